@@ -202,7 +202,8 @@ AREAS: tuple[Area, ...] = (
             (AreaKind.DISAGREE, "When a job is terminated its active tasks stay active."),
             (AreaKind.OBSERVED, "A job without tasks whose `onAllTasksComplete` is `terminatejob` stays active for a minute after its creation, so that tasks can be added."),
             (AreaKind.OURS, "That minute begins anew when the job is changed or enabled; a job whose tasks are completed ends at once, while the service looks once a minute."),
-            (AreaKind.OURS, "A disabled job whose tasks have all ended stays disabled until it is enabled, so that it can be continued; github.com/Azure/batch-shipyard/issues/227 reports that such a job completes after some time."),
+            (AreaKind.OBSERVED, "A disabled job whose `onAllTasksComplete` is `terminatejob` completes when all of its tasks are completed (batch-shipyard#227)."),
+            (AreaKind.OURS, "A disabled job without tasks stays disabled, whatever its `onAllTasksComplete`."),
             (AreaKind.OBSERVED, "The `terminateReason` of a job that ends with its tasks is `AllTasksCompleted`; the description has `AllTasksComplete`."),
             (AreaKind.OBSERVED, "Since 2024-02-01 the body of a PUT of a job or schedule may contain an id, which is ignored."),
             (AreaKind.OURS, "Since 2024-02-01 a PUT of a job, schedule or task may contain all properties of an answer; those that cannot change are ignored."),
@@ -337,6 +338,7 @@ _DEPENDENCIES = "contract/test_task_dependencies.py::test_"
 REPORTS: tuple[UserReport, ...] = (
     UserReport("nextflow-io/nextflow#2110", "The ID of a deleted job is refused for a while.", "contract/test_slow_deletion.py::test_job_is_deleting_and_its_tasks_have_ended"),
     UserReport("Azure/doAzureParallel#97", "So is that of a deleted pool.", "contract/test_slow_deletion.py::test_pool_is_deleting_until_its_time_has_passed"),
+    UserReport("Azure/batch-shipyard#227", "A job that an exit option disabled completes, because its tasks have ended.", f"{_REPORTS}disabled_job_whose_tasks_have_ended_completes"),
     UserReport("Azure/batch-shipyard#251", "A pool is not deleted instantly, and is listed until then.", "contract/test_slow_deletion.py::test_pool_is_deleting_until_its_time_has_passed"),
     UserReport("Azure/azure-sdk-for-python#42399", "`dependsOn` is `UnsupportedProperty` for a job without `usesTaskDependencies`.", f"{_DEPENDENCIES}dependencies_need_a_job_that_uses_them"),
     UserReport("Azure/azure-sdk-for-python#27859", "A collection refuses only the task with dependencies, and empty lists pass.", f"{_DEPENDENCIES}collection_refuses_only_the_task_with_dependencies"),

@@ -120,7 +120,8 @@ def _job_due(account: Account, job: Job, now: datetime) -> Iterator[Action]:
 
 
 def _job(account: Account, job: Job, now: datetime) -> Iterator[Action]:
-    if job.state is JobState.ACTIVE:
+    if job.state in (JobState.ACTIVE, JobState.DISABLED):
+        # a disabled job too (reported: batch-shipyard#227)
         if jobs.terminates(job) and jobs.all_complete(job, now):
             # recorded, and read by a test of the .NET SDK; the docs have AllTasksComplete
             yield TerminateJob(job, "AllTasksCompleted")

@@ -9,6 +9,10 @@ A fall-back is a move that no person asked for, so several clients may begin it 
 Only one of them can: the note of a fall-back is a claim, which is written if the job has not
 changed since the decision. Whoever sees the claim takes the next step, and nobody replaces it by
 another fall-back.
+
+Batch ends a disabled job all of whose tasks have ended, and the note of an ended job cannot be
+removed. A pause therefore consists of the note and of a blob, `paused/<job>`, which is written
+before the note and deleted to end the pause. Only both together are a pause.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from runner.protocol.run_spec import PoolStay, RunSpec
 NOTE = "runner"  # name of the metadata item of a job
 Action = Literal["pause", "move", "drain", "fallback"]
 Running = Literal["requeue", "wait", "terminate"]  # how running tasks are treated
-PAUSED_STATES = frozenset({"disabling", "disabled"})
+_DISABLED_STATES = frozenset({"disabling", "disabled"})
 _CLOSED_STATES = frozenset({"terminating", "completed", "deleting"})
 
 
@@ -62,6 +66,11 @@ class JobNote:
         return None
 
     @property
+    def pauses(self) -> bool:
+        """True if the tasks wait until a command ends the pause, False if the job moves."""
+        return not self.to
+
+    @property
     def command(self) -> str:
         """The command that continues the action or ends the pause."""
         if self.action == "pause":
@@ -85,7 +94,12 @@ class JobNote:
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """The current state of a job; `other_metadata` are metadata items of other programs."""
+    """The current state of a job.
+
+    Attributes:
+        other_metadata: Metadata items of other programs.
+        outlasted: The job has ended, and its pause has not.
+    """
 
     id: str
     state: str
@@ -94,11 +108,17 @@ class JobSnapshot:
     note: JobNote | None = None
     other_metadata: tuple[tuple[str, str], ...] = ()
     priority: int = 0
+    outlasted: bool = False
 
     @property
     def disabled(self) -> bool:
         """True if none of its tasks starts."""
-        return self.state in PAUSED_STATES
+        return self.state in _DISABLED_STATES
+
+    @property
+    def paused(self) -> bool:
+        """True if it is disabled, or was until it ended and its pause has not ended."""
+        return self.disabled or self.outlasted
 
     @property
     def closed(self) -> bool:

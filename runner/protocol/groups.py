@@ -29,6 +29,7 @@ SWEEPS_FOLDER = "sweeps/"  # per sweep: reports of its trials, and the runs that
 MERGE_TASK = "merge"  # task of a sweep that runs after all trials
 TRIALS_INPUT = "trials"  # name and kind of the input of the merge task
 SUBMITTING_FOLDER = "submitting/"  # one blob per submission that has not added all tasks yet
+PAUSED_FOLDER = "paused/"  # one blob per job that a command paused, until the pause ends
 
 
 @dataclass(frozen=True, slots=True)

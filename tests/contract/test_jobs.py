@@ -143,6 +143,26 @@ def test_disable_can_wait_for_running_tasks(client: BatchClient, things: Things,
     assert client.get_task(job_id, task_id).state == "completed"
 
 
+@pytest.mark.parametrize(
+    ("kind", "seconds", "state"),
+    [("requeue", 600, "disabled"), ("terminate", 600, "completed"), ("wait", 1, "completed")],
+)
+def test_disabled_job_completes_unless_a_task_is_active(
+    client: BatchClient, things: Things, pool: str, kind: str, seconds: int, state: str
+) -> None:
+    job_id = things.job(pool, metadata=[{"name": "why", "value": "kept"}])
+    task_id = things.task(job_id, f"sleep {seconds}")
+    client.update_job(job_id, wire(onAllTasksComplete="terminatejob"))
+    things.wait_task(job_id, task_id, "running")
+    disable(client, job_id, kind)
+    job = things.wait_job(job_id, state)
+    assert [(item.name, item.value) for item in job.metadata or ()] == [("why", "kept")]
+    if state == "completed":
+        with pytest.raises(HttpResponseError) as caught:
+            client.update_job(job_id, wire(metadata=[]))
+        assert code_of(caught.value) == "JobCompleted"
+
+
 @pytest.mark.feature(41)
 def test_disabled_job_moves_to_another_pool_with_its_requeued_tasks(
     client: BatchClient, things: Things, pool: str

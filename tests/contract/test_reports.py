@@ -92,6 +92,22 @@ def test_job_without_tasks_left_stays_active(
     assert client.get_job(job_id).state == "active"
 
 
+def test_disabled_job_whose_tasks_have_ended_completes(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(
+        pool,
+        all_tasks_complete_mode="terminatejob",
+        task_failure_mode="performexitoptionsjobaction",
+    )
+    disables = models.ExitConditions(default=models.ExitOptions(job_action="disable"))
+    things.task(job_id, "/bin/false", exit_conditions=disables)
+    job = things.wait_job(job_id)
+    assert (job.state, job.previous_state) == ("completed", "disabled")
+    assert job.execution_info is not None
+    assert job.execution_info.termination_reason == "AllTasksCompleted"
+
+
 def test_exit_options_need_a_job_that_performs_them(things: Things, pool: str) -> None:
     job_id = things.job(pool, task_failure_mode="noaction")
     conditions = models.ExitConditions(default=models.ExitOptions(job_action="terminate"))

@@ -406,12 +406,13 @@ def test_trials_that_a_drain_or_a_pause_terminated_are_resumed_afterwards(
     ):
         until(lambda: states(cli, sweep).get("running") == 2)
         cli.ok(*stop, "--running", "terminate")
-        until(lambda: states(cli, sweep) == {"failed": 2})
+        until(lambda: states(cli, sweep) == {"paused": 2})
         refused = cli.run("sweep", "resume", sweep, "--detach")
         assert "R-JOB-DISABLED" in refused.stderr
         assert " ".join(proceed) in refused.stderr
-        assert states(cli, sweep) == {"failed": 2}
+        assert states(cli, sweep) == {"paused": 2}
         cli.ok(*proceed)
+        assert states(cli, sweep) == {"failed": 2}
         assert len(cli.json("sweep", "resume", sweep, "--detach")["resumed"]) == 2
     until(lambda: states(cli, sweep).get("running") == 2)
     cli.ok("sweep", "move", sweep, "--to", OTHER)

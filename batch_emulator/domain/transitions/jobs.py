@@ -127,11 +127,14 @@ def terminates(job: Job) -> bool:
 
 
 def all_complete(job: Job, now: datetime) -> bool:
-    """Return True if all tasks of the job are completed, and if it has none, for long enough."""
+    """Return True if all tasks of the job are completed.
+
+    A job without tasks must be active, for long enough.
+    """
     if job.tasks.active or job.tasks.running:
         return False
     has_tasks = bool(job.tasks.succeeded or job.tasks.failed)
-    return has_tasks or now >= job.modified + _EMPTY_FOR
+    return has_tasks or (job.state is JobState.ACTIVE and now >= job.modified + _EMPTY_FOR)
 
 
 def raise_state(job: Job) -> None:

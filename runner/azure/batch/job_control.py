@@ -12,13 +12,19 @@ from azure.core import MatchConditions
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import wire_text
 from runner.azure.faults import read_or_none, service_errors, succeeds
+from runner.azure.storage.blobs import BlobContainer
 from runner.core.job_moves import NOTE, JobNote, JobSnapshot, Running, with_note
+from runner.protocol.codec import FORMAT
+from runner.protocol.groups import PAUSED_FOLDER
 from runner.protocol.task import PRIORITIES
 
 _PROPERTIES = ["id", "state", "poolInfo", "metadata", "eTag", "priority"]
 _EVICTED = "runner-evicted"  # metadata item with the priority before the first eviction
 # Another client changed the job after it was read, so read it again.
-_CHANGED_CODES = frozenset({"ConditionNotMet", "JobNotDisabled", "OperationInvalidForCurrentState"})
+_CHANGED_CODES = frozenset(
+    {"ConditionNotMet", "JobNotDisabled", "OperationInvalidForCurrentState"}
+    | {"JobCompleted", "JobBeingTerminated", "JobBeingDeleted", "JobNotFound"}
+)
 
 
 def to_snapshot(job: models.BatchJob) -> JobSnapshot:
@@ -40,7 +46,32 @@ def read_job(connection: Connection, job_id: str) -> JobSnapshot | None:
     """Return a job, or None if it does not exist."""
     client = connection.batch_client()
     job = read_or_none(f"reading job {job_id}", lambda: client.get_job(job_id, select=_PROPERTIES))
-    return None if job is None else to_snapshot(job)
+    return None if job is None else look_at(connection, job)
+
+
+def look_at(connection: Connection, job: models.BatchJob) -> JobSnapshot:
+    """Return a job with the answer to whether its pause has outlasted it."""
+    found = to_snapshot(job)
+    if not found.closed or found.note is None or not found.note.pauses:
+        return found
+    size = _runs(connection).size(f"{PAUSED_FOLDER}{found.id}")
+    return replace(found, outlasted=size is not None)
+
+
+def list_recorded_pauses(connection: Connection) -> frozenset[str]:
+    """Return the jobs for which a pause is recorded. Some may have been deleted since."""
+    return frozenset(
+        name.removeprefix(PAUSED_FOLDER) for name in _runs(connection).names(PAUSED_FOLDER)
+    )
+
+
+def end_recorded_pause(connection: Connection, job_id: str) -> bool:
+    """End the pause of a job that has ended, or is about to. Return False if it has none."""
+    return _runs(connection).delete(f"{PAUSED_FOLDER}{job_id}")
+
+
+def _runs(connection: Connection) -> BlobContainer:
+    return BlobContainer(connection.blob_service(), connection.outputs.container_runs)
 
 
 def list_open_jobs(connection: Connection) -> list[JobSnapshot]:
@@ -53,9 +84,21 @@ def list_open_jobs(connection: Connection) -> list[JobSnapshot]:
 
 
 def note_job(connection: Connection, job: JobSnapshot, note: JobNote | None) -> bool:
-    """Write or remove the note. Return False if the job has changed since it was read."""
+    """Write or remove the note. Return False if the job has changed since it was read.
+
+    The record of a pause is written before its note, and deleted after it unless another client has
+    paused the job again in the meantime.
+    """
+    runs, blob, ended = _runs(connection), f"{PAUSED_FOLDER}{job.id}", None
+    if note is not None and note.pauses:
+        runs.put(blob, {"format": FORMAT, "job_id": job.id, "note": note.to_text()})
+    elif job.note is not None and job.note.pauses:
+        ended = runs.stat(blob)
     items = [models.BatchMetadataItem(name=n, value=v) for n, v in with_note(job, note)]
-    return _update(connection, job, models.BatchJobUpdateOptions(metadata=items))
+    done = _update(connection, job, models.BatchJobUpdateOptions(metadata=items))
+    if done and ended is not None:
+        runs.delete(blob, ended.etag)
+    return done
 
 
 def change_pool(connection: Connection, job: JobSnapshot, pool_id: str) -> bool:

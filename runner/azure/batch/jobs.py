@@ -18,7 +18,7 @@ from azure.batch.models import BatchJob
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.job_control import to_snapshot
+from runner.azure.batch.job_control import end_recorded_pause, look_at, to_snapshot
 from runner.azure.batch.translate import to_job, to_task_view, wire_text
 from runner.azure.faults import (
     error_code,
@@ -29,7 +29,7 @@ from runner.azure.faults import (
     was_repeated,
 )
 from runner.contract import MOVER_POOL
-from runner.core.job_moves import PAUSED_STATES, JobNote
+from runner.core.job_moves import JobNote
 from runner.core.states import TaskView
 from runner.protocol.errors import RunnerError
 
@@ -168,7 +168,7 @@ class JobClosedError(RunnerError):
 
 
 class JobDisabledError(RunnerError):
-    """The tasks of a job do not start, because the job is disabled."""
+    """The tasks of a job do not start, because the job is disabled or paused."""
 
 
 def check_pool(connection: Connection, pool_id: str) -> None:
@@ -208,6 +208,15 @@ def find_open_job(connection: Connection, job_id: str, pool_id: str) -> FoundJob
     not support dependent tasks.
     """
     check_pool(connection, pool_id)
+    return find_job_in_pool(connection, job_id, pool_id)
+
+
+def find_job_in_pool(connection: Connection, job_id: str, pool_id: str) -> FoundJob:
+    """Find the job like `find_open_job`, for a pool that need not exist.
+
+    Raises:
+        JobDisabledError: none is open, and one of them is disabled or paused.
+    """
     only = f"startswith(id, '{job_id}')"
     numbers, paused = [0], None
     with service_errors(f"listing the jobs named {job_id}"):
@@ -278,13 +287,14 @@ def _closed_error(err: HttpResponseError, doing: str) -> JobClosedError:
 
 
 def _accepts_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -> bool:
-    found = to_snapshot(job)
-    if found.disabled:
+    found = look_at(connection, job)
+    if found.paused:
         note = found.note
         enable = connection.with_account_options(f"az batch job enable --job-id {job.id}")
+        is_so = f"is {found.state}, so its tasks would not start"
         raise JobDisabledError(
             "R-JOB-DISABLED",
-            f"job {job.id} is {found.state}, so its tasks would not start",
+            f"job {job.id} {'is paused, although it has ended' if found.outlasted else is_so}",
             why=note.describe(str(job.id)) if note else "",
             fix="use another name with --experiment, or enable the job: "
             + (note.command if note else enable),
@@ -300,6 +310,7 @@ class JobView:
         problem: Code and message of the error if Batch could not start the job.
         prepares: True if the job has a preparation task.
         note: The action of a runner command in progress.
+        paused: None of its tasks starts; also of a job that ended while it was paused.
     """
 
     id: str
@@ -310,11 +321,7 @@ class JobView:
     problem: tuple[str, str] | None
     prepares: bool
     note: JobNote | None = None
-
-    @property
-    def disabled(self) -> bool:
-        """True if none of its tasks starts."""
-        return self.state in PAUSED_STATES
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +348,7 @@ def find_job_view(connection: Connection, job_id: str) -> JobView | None:
     info = job.execution_info
     error = info.scheduling_error if info else None
     pool = job.pool_info.pool_id if job.pool_info else None
+    found = look_at(connection, job)
     return JobView(
         id=job.id,
         state=wire_text(job.state),
@@ -349,7 +357,8 @@ def find_job_view(connection: Connection, job_id: str) -> JobView | None:
         created=job.creation_time,
         problem=(str(error.code or ""), str(error.message or "")) if error else None,
         prepares=job.job_preparation_task is not None,
-        note=to_snapshot(job).note,
+        note=found.note,
+        paused=found.paused,
     )
 
 
@@ -401,10 +410,11 @@ def close_when_done(connection: Connection, job_id: str) -> bool:
 
 
 def terminate_job(connection: Connection, job_id: str) -> bool:
-    """End a job: running tasks are terminated, others never start.
+    """End a job, and its pause: running tasks are terminated, others never start.
 
     Return False if the job has ended or does not exist. It may still be terminating on return.
     """
+    end_recorded_pause(connection, job_id)
     why: Any = {"terminateReason": "Cancelled"}  # required by the SDK
     begin = connection.batch_client().begin_terminate_job
     terminate = partial(begin, job_id, why, polling_interval=1)
@@ -429,12 +439,14 @@ def delete_tasks(connection: Connection, job_id: str, task_ids: Collection[str])
     client = connection.batch_client()
     with service_errors(f"deleting tasks of job {job_id}"):
         try:
-            job = client.get_job(job_id, select=["id", "state"])
+            job = client.get_job(job_id, select=["id", "state", "metadata"])
             present = {str(task.id) for task in client.list_tasks(job_id, select=["id"])}
         except ResourceNotFoundError:
             return False
         # An active job could get a new task at this moment.
         if wire_text(job.state) in {"terminating", "completed"} and present <= {*task_ids}:
+            if to_snapshot(job).note is not None:
+                end_recorded_pause(connection, job_id)
             delete_job(connection, job_id)
             return True
         for task_id in present.intersection(task_ids):

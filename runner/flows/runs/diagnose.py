@@ -222,7 +222,7 @@ def _with_load_failures(connection: Connection, view: RunView, found: Diagnosis)
 def _explain_state(connection: Connection, view: RunView, now: datetime) -> Diagnosis:
     spec, status = view.spec, view.status
     blank = Diagnosis(spec.run_id, "run", status.state.value, message=status.reason)
-    if status.state is RunState.QUEUED:
+    if status.state is RunState.QUEUED or status.shown_state == PAUSED_LABEL:
         in_its_task = status.reason == IN_ITS_TASK
         return blank if in_its_task else _queued(connection, view, blank, now)
     if status.state is RunState.FAILED or (
@@ -674,7 +674,7 @@ def diagnose_job(connection: Connection, job: JobView) -> Diagnosis:
             else "correct the pool of the job",
             command="runner pool ls",
         )  # fmt: skip
-    if job.disabled:
+    if job.paused:
         enable = connection.with_account_options(f"az batch job enable --job-id {job.id}")
         message = f"job {job.id} is disabled"
         if job.note is not None:

@@ -33,7 +33,13 @@ from runner.flows.runs.documents import (
     runs_container,
 )
 from runner.flows.runs.rows import RunRow, ended_row, unreadable_row, with_first_start
-from runner.flows.runs.stuck import PoolReader, ReadPool, explain_queue_reason, load_pool_facts
+from runner.flows.runs.stuck import (
+    PoolReader,
+    ReadPool,
+    explain_queue_reason,
+    explain_terminated,
+    load_pool_facts,
+)
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptStart, RunResult
 from runner.protocol.run_spec import RunSpec
@@ -71,6 +77,8 @@ def load_view(connection: Connection, spec: RunSpec, read_pool: ReadPool | None 
     if status.state is RunState.QUEUED and status.reason != IN_ITS_TASK:
         read = read_pool or partial(load_pool_facts, connection)
         status = explain_queue_reason(connection, spec, status, task, len(attempts), read)
+    elif result is None:
+        status = explain_terminated(connection, spec, status, task)
     if result is None or result.kept_until is None:
         return RunView(spec, status, result, task, attempts)
     from runner.flows.runs.cancel import find_kept_node  # noqa: PLC0415  few runs keep their node

@@ -216,6 +216,36 @@ def explain_queue_reason(
     return replace(status, reason=reason + moves)
 
 
+_TERMINATED = "TaskEnded"  # failure code of a task that ended on request
+
+
+def explain_terminated(
+    connection: Connection, spec: RunSpec, status: RunStatus, task: TaskView | None
+) -> RunStatus:
+    """Return the status of a run without a result, which is paused if a pause has ended its task.
+
+    Args:
+        connection: the services.
+        spec: the run.
+        status: its status according to its task.
+        task: its task.
+    """
+    if status.state is not RunState.FAILED or task is None or task.failure_code != _TERMINATED:
+        return status
+    cause = explain_pause(connection, spec.job_id)
+    if cause is None:
+        return status
+    return replace(status, reason=f"{cause.message}: {cause.fix}", cause=cause)
+
+
+def explain_pause(connection: Connection, job_id: str) -> WaitCause | None:
+    """Return why the tasks of a job do not start if it is paused, also if it has ended."""
+    job = read_job(connection, job_id)
+    if job is None or not job.paused or (job.note is not None and not job.note.pauses):
+        return None
+    return _explain_disabled(connection, job)
+
+
 def _describe_kept_node(connection: Connection, repeated: str, now: datetime) -> str:
     """Return that a run which is repeated keeps its node; empty if it does not."""
     from runner.flows.runs.cancel import find_kept_nodes  # noqa: PLC0415  repetitions only

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import read_max_parallel
+from runner.azure.batch.jobs import find_job_in_pool, read_max_parallel
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.planning.repeat import Repetition, order_runs
@@ -326,6 +326,7 @@ def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
     later = chains[name][chains[name].index(spec.run_id) + 1 :]
     if any(container.size(RunPaths(run_id).run) is not None for run_id in later):
         return request  # the sweep counts a later run of this task
+    find_job_in_pool(connection, sweep.job_id, request.pool or spec.pool)  # refused if paused
     number = len(chains[name]) + (not later)
     claim, is_new = claim_run(container, sweep, name, number)
     if claim is None:

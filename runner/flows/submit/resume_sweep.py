@@ -14,6 +14,7 @@ from runner.azure.batch.jobs import (
     add_tasks,
     close_when_done,
     create_job,
+    find_job_in_pool,
     has_ended,
     list_tasks,
     read_max_parallel,
@@ -77,7 +78,7 @@ def resume_trials(
         By trial: its new run, the error that prevented one, or None if another client submitted it.
 
     Raises:
-        RunnerError: the services cannot be reached.
+        RunnerError: R-JOB-DISABLED, the sweep is paused; the services cannot be reached.
     """
     from runner.flows.costs.budgets import BudgetReader  # noqa: PLC0415  few sweeps are resumed
 
@@ -88,6 +89,8 @@ def resume_trials(
         for name, run_id in sweep.trial_runs.items()
         if (row := rows.get(run_id)) is None or (row.status and row.status.state in TO_RETRY)
     ]
+    if ended:  # before any of them is claimed
+        find_job_in_pool(connection, sweep.job_id, pool or sweep.pool)
     on_progress(Progress("resume", "start"))
     await_reports(runs_container(connection), sweep, frozenset(ended))
     most = read_max_parallel(connection, sweep.job_id)
@@ -137,7 +140,7 @@ def merge_partially(
 
     Raises:
         RunnerError: R-MERGE-PARTIAL, there is no merge task, it need not run again, or trials have
-            not ended.
+            not ended; R-JOB-DISABLED, the sweep is paused.
     """
     merge_id = sweep.runs.get(MERGE_TASK, "")
     rows = list_runs(connection, limit=None, ids=[*sweep.runs.values()]).rows
@@ -163,6 +166,7 @@ def merge_partially(
             why="only a failed, cancelled or lost one is started again",
             fix=f"runner show {merge_id}",
         )
+    find_job_in_pool(connection, sweep.job_id, pool or sweep.pool)
     return SweepAgain(connection, sweep, pool, consent).merge(partial=True)
 
 

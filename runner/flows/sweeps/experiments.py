@@ -37,6 +37,7 @@ from runner.protocol.commands import swept_parameters
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
     MERGE_TASK,
+    PAUSED_FOLDER,
     SUBMITTING_FOLDER,
     RunGroup,
     group_blob,
@@ -113,6 +114,7 @@ class Leaderboard(Experiment):
         merge: The run of the merge task, or None.
         wanted: The metric by which the sweep compares its trials; they may report other metrics.
         is_submitting: True until the client that submits the sweep has added all tasks.
+        pause: The pause of trials that have ended, and cannot be started again before it ends.
     """
 
     sweep: RunGroup
@@ -120,6 +122,7 @@ class Leaderboard(Experiment):
     merge: RunRow | None = None
     wanted: str | None = None
     is_submitting: bool = False
+    pause: WaitCause | None = None
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -136,11 +139,11 @@ class Leaderboard(Experiment):
 
     @property
     def cause(self) -> WaitCause | None:
-        """The most frequent cause of queued trials that needs an action of the user, or None."""
+        """The most frequent cause of the wait for an action of the user, or None."""
         causes = (row.status.cause for row in self.rows if row.status and row.status.stuck)
         counts = Counter((each.code, each.message, each.fix) for each in causes if each)
         if not counts:
-            return None
+            return self.pause
         code, message, fix = counts.most_common(1)[0][0]
         return WaitCause(code, message, fix)
 
@@ -190,7 +193,7 @@ class Leaderboard(Experiment):
         found = [
             (state, reason, rows)
             for state in _ENDED
-            for reason, rows in by_failure(r for r in self.rows if r.state == state).items()
+            for reason, rows in by_failure(r for r in self.rows if r.shown_state == state).items()
         ]
         lines: list[str] = []
         for state, reason, rows in sorted(found, key=lambda each: -len(each[2])):
@@ -205,7 +208,7 @@ class Leaderboard(Experiment):
                 "not all runs were submitted: the submission is in progress, or it was interrupted"
             )
             lines.append(f"to complete an interrupted submission: {again}")
-        elif any(row.state in _ENDED and not _cancelled_by_sweep(row) for row in self.rows):
+        elif not self.pause and any(map(_may_start_again, self.rows)):
             lines.append(f"to start them again with the same code: {again}")
         return lines
 
@@ -281,7 +284,21 @@ def load_leaderboard(
     note = f"{SUBMITTING_FOLDER}{sweep.group_id}.json"
     lost = any(row.state == RunState.LOST for row in rows)
     is_submitting = lost and runs_container(connection).size(note) is not None
-    return Leaderboard(sweep.group_id, tuple(rows), sweep, metric, merge, wanted, is_submitting)
+    jobs = {row.spec.job_id for row in rows if row.spec and _may_start_again(row)}
+    return Leaderboard(
+        sweep.group_id, tuple(rows), sweep, metric, merge, wanted, is_submitting,
+        _find_pause(connection, jobs) if jobs else None,
+    )  # fmt: skip
+
+
+def _find_pause(connection: Connection, jobs: Iterable[str]) -> WaitCause | None:
+    recorded = {*runs_container(connection).names(PAUSED_FOLDER)}
+    paused = sorted(job_id for job_id in jobs if f"{PAUSED_FOLDER}{job_id}" in recorded)
+    if not paused:
+        return None
+    from runner.flows.runs.stuck import explain_pause  # noqa: PLC0415  loads the Batch SDK
+
+    return next(filter(None, (explain_pause(connection, job_id) for job_id in paused)), None)
 
 
 def has_outputs(connection: Connection, row: RunRow) -> bool:
@@ -292,9 +309,10 @@ def has_outputs(connection: Connection, row: RunRow) -> bool:
     return False
 
 
-def _cancelled_by_sweep(row: RunRow) -> bool:
-    """Return True if the trial did not start because of others; it would not start again."""
-    return row.result is not None and row.result.code == SWEEP_FAILED
+def _may_start_again(row: RunRow) -> bool:
+    """Return False for a trial that did not start because of others, too."""
+    is_blocked = row.result is not None and row.result.code == SWEEP_FAILED
+    return row.shown_state in _ENDED and not is_blocked
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.job_control import (
     disable_job,
     enable_job,
+    end_recorded_pause,
     list_open_jobs,
+    list_recorded_pauses,
     note_job,
     read_job,
 )
@@ -80,8 +82,8 @@ def find_jobs(
 ) -> tuple[str, list[JobRuns]]:
     """Return the name and the open jobs of a sweep, a group or an experiment.
 
-    With `paused`, paused jobs are included even if all of their runs have ended, because the job
-    starts runs again that the pause terminated.
+    With `paused`, paused jobs are included even if they or all of their runs have ended, because
+    nothing is submitted to them until the pause ends.
 
     Raises:
         RunnerError: nothing has this name; or R-JOB-ENDED, all runs have ended.
@@ -91,9 +93,16 @@ def find_jobs(
     if runs.group is not None:
         look = f"runner sweep resume {name}" if runs.group.trials else f"runner ps --group {name}"
     rows = list_runs(connection, limit=None, ids=runs.run_ids).rows
-    job_ids = dict.fromkeys(row.spec.job_id for row in rows if row.spec and not row.result)
+    kept = list_recorded_pauses(connection) if paused else frozenset[str]()
+    job_ids = dict.fromkeys(
+        row.spec.job_id for row in rows if row.spec and (not row.result or row.spec.job_id in kept)
+    )
     jobs = (read_job(connection, job_id) for job_id in job_ids)
-    found = [load_job_runs(connection, job) for job in jobs if job is not None and not job.closed]
+    found = [
+        load_job_runs(connection, job)
+        for job in jobs
+        if job is not None and (not job.closed or (paused and job.outlasted))
+    ]
     found = [each for each in found if each.specs or (paused and each.job.note is not None)]
     if not found:
         raise RunnerError(
@@ -345,6 +354,8 @@ def pause_jobs(
         waits = _WaitReport(connection, runs, on_progress, "pause")
         while True:
             job = read_job(connection, runs.job.id)
+            if job is not None and job.outlasted:  # its last task has ended in the meantime
+                return JobChange(job.id, len(runs.specs), changed, is_paused=True)
             if job is None or job.closed:
                 return JobChange(runs.job.id, 0, changed, is_paused=False)
             step = next_pause_step(
@@ -367,7 +378,7 @@ def pause_jobs(
 
 
 def continue_jobs(connection: Connection, jobs: Iterable[JobRuns]) -> list[JobChange]:
-    """Enable paused jobs, so that their tasks start again.
+    """End the pause of jobs: enable them, so that their tasks start again, if they have not ended.
 
     Raises:
         RunnerError: R-JOB-MOVING, a move of a job was not completed.
@@ -379,9 +390,11 @@ def continue_jobs(connection: Connection, jobs: Iterable[JobRuns]) -> list[JobCh
         changed = False
         while True:
             job = read_job(connection, runs.job.id)
-            if job is None or job.closed:
+            if job is None or (job.closed and not job.outlasted):
                 return JobChange(runs.job.id, 0, changed, is_paused=False)
-            if job.disabled:
+            if job.outlasted:
+                end_recorded_pause(connection, job.id)
+            elif job.disabled:
                 enable_job(connection, job)
             elif job.note is not None:
                 note_job(connection, job, None)
@@ -493,6 +506,10 @@ def end_drain(connection: Connection, pool_id: str) -> tuple[list[JobChange], li
     note = JobNote("drain", MovePools(connection).get(pool_id).view.id)
     nodes = [node.id for node in list_pool_nodes(connection, note.name) if node.state == "offline"]
     in_parallel(lambda node: set_scheduling(connection, note.name, node, enabled=True), nodes)
-    open_jobs = [job for job in list_open_jobs(connection) if job.note == note and not job.closed]
-    jobs = in_parallel(lambda job: load_job_runs(connection, job), open_jobs)
+    open_jobs = [job for job in list_open_jobs(connection) if not job.closed]
+    others = list_recorded_pauses(connection) - {job.id for job in open_jobs}
+    ended = in_parallel(lambda job_id: read_job(connection, job_id), sorted(others))
+    paused = [*open_jobs, *(job for job in ended if job is not None and job.outlasted)]
+    drained = [job for job in paused if job.note == note]
+    jobs = in_parallel(lambda job: load_job_runs(connection, job), drained)
     return continue_jobs(connection, jobs), nodes

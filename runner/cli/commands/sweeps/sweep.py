@@ -526,7 +526,8 @@ def unpause(call: Invocation, experiment: JobsArgument) -> None:
         return
     runs = format_count(sum(each.runs for each in done), "unfinished run")
     if any(each.changed for each in done):
-        out.note(f"continued {runs}")
+        is_over = not any(each.runs for each in done)
+        out.note(f"{name} can be resumed; its runs have ended" if is_over else f"continued {runs}")
     else:
         out.note(f"{name} was not paused; it has {runs}")
 

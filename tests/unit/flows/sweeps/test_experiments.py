@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.azure.auth.credentials import Connection
-from runner.core.states import RunState, RunStatus
+from runner.core.states import RunState, RunStatus, WaitCause
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs.history import RunFilter, RunHistory, SweepLine
 from runner.flows.runs.rows import RunRow, ended_row
@@ -112,6 +112,7 @@ def test_duration_of_a_resumed_trial_is_that_of_all_its_runs(
     listed = RunHistory((*rows.values(),), 0)
     monkeypatch.setattr(experiments, "list_runs", lambda *_, **__: listed)  # pyright: ignore[reportUnknownLambdaType]
     monkeypatch.setattr(experiments, "with_metrics", lambda _, each: each)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(experiments, "_find_pause", lambda *_: None)
     connection = Connection(local_outputs(LocalState(20001, 20002, 1, 1)), {})
     sweep = board(evicted).sweep
 
@@ -123,6 +124,18 @@ def test_duration_of_a_resumed_trial_is_that_of_all_its_runs(
     assert took(first, evicted) == 20 + 60 + 30
     assert took(first) == 20
     assert took(first, queued) is None, "it has not ended"
+
+
+def test_leaderboard_of_a_paused_sweep_names_only_the_command_that_ends_the_pause() -> None:
+    pause = WaitCause("JobDisabled", "its job is paused", "runner sweep unpause cats-sweep")
+    ended = row(1, "failed")
+    assert board(ended).problems[-1].endswith("runner sweep resume cats-sweep")
+    assert board(ended).cause is None
+    assert "resume" not in "".join(board(ended, pause=pause).problems)
+    assert board(ended, pause=pause).cause == pause
+    by_pause = replace(ended, status=RunStatus(RunState.FAILED, cause=pause))
+    assert (board(by_pause).problems, board(by_pause).cause) == ([], pause)
+    assert board(by_pause).shown_states == {"paused": 1}
 
 
 def test_leaderboard_of_an_interrupted_submission_names_the_command_that_completes_it() -> None:
