@@ -11,7 +11,7 @@ from typing import Literal
 
 from runner.protocol.codec import JsonDocument
 from runner.protocol.errors import RunnerError
-from runner.protocol.results import STOPPED_EARLY, AttemptEnd, RunResult
+from runner.protocol.results import NO_UV, STOPPED_EARLY, AttemptEnd, RunResult
 
 TaskPhase = Literal["active", "preparing", "running", "completed"]
 
@@ -342,12 +342,20 @@ _TASK_FAILURES = {
 }
 
 
+_ADVICE_WITHOUT_UV = (
+    "use a pool that runner created, whose start task installs uv, or put uv on PATH for all "
+    "users, in the image or the start task of the pool"
+)
+
+
 def advice_for_result(code: str | None, message: str | None = None) -> str:
     """Return the next step for the code of a result; empty if it depends on the script.
 
     `message` is that of the result, which names packages that could not be installed.
     """
     if code == "EnvironmentFailed":
+        if (message or "").startswith(NO_UV):
+            return _ADVICE_WITHOUT_UV
         from runner.core.packages.failures import advise_on_packages  # noqa: PLC0415  rare
 
         if known := advise_on_packages(message or ""):

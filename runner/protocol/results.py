@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
 
+NO_UV = "uv is not installed on this node"  # how the `message` of EnvironmentFailed begins then
 STOPPED_EARLY = "StoppedEarly"  # `code` of a trial that its sweep stopped, which succeeded
 
 

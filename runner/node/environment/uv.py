@@ -22,6 +22,7 @@ from runner.node.script.command import child_setup
 from runner.node.script.protection import protect_node, start_protected
 from runner.node.script.streams import Report
 from runner.protocol.host import remove_tree
+from runner.protocol.results import NO_UV
 
 STEP = "environment"
 MOST_LINES = 20_000  # of the output of uv, which contains that of a failed build
@@ -52,7 +53,7 @@ def find_uv(shared_dir: Path) -> Path:
         raise StageFailedError(
             STEP,
             "EnvironmentFailed",
-            f"uv is not installed on this node: neither as {own} nor on PATH",
+            f"{NO_UV}: neither as {own} nor on PATH",
         )
     return Path(on_path)
 

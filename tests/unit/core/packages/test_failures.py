@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from runner.core.packages.failures import advise_on_packages
 from runner.core.states import advice_for_result
+from runner.node.environment.uv import find_uv
+from runner.node.failures import StageFailedError
 
 _FIRST = "`uv pip install` exited with code 1: "
 _NONE = f"{_FIRST}error: No solution found when resolving dependencies: "
@@ -103,3 +107,12 @@ def test_advice_names_the_log_of_the_build() -> None:
     assert advice_for_result("EnvironmentFailed") == advice_for_result(
         "EnvironmentFailed", "unknown"
     )
+
+
+def test_pool_without_uv_is_no_mistake_of_the_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(StageFailedError) as caught:
+        find_uv(Path("/nowhere"))
+    advice = advice_for_result(caught.value.code, caught.value.message)
+    assert "start task" in advice
+    assert "requirements" not in advice
