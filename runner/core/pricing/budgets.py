@@ -195,14 +195,14 @@ def refuse_over_budget(
             continue
         option = f" --experiment {each.experiment}" if each.experiment else ""
         enough = -(-(each.spent + each.running + wanted) // 10_000) / 100
+        left = each.left // 10_000 * 10_000  # whole cents
         raise RunnerError(
             "R-BUDGET",
             f"the budget of {each.name} would be exceeded",
             why=f"spent {format_usd(each.spent)}, running at most {format_usd(each.running)}, "
             f"this one at most {format_usd(wanted)}: more than {format_usd(each.cap)}",
-            fix=f"--max-cost {each.left // 10_000 / 100:.2f}, or `runner budget set "
-            f"{enough:.2f}{option}`"
-            if each.left >= max(least_micros or 0, 10_000)
+            fix=f"--max-cost {left / 1_000_000:.2f}, or `runner budget set {enough:.2f}{option}`"
+            if left >= max(least_micros or 0, 10_000)
             else f"runner budget set {enough:.2f}{option}",
         )
 

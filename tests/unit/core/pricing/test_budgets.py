@@ -79,6 +79,10 @@ def test_refusal_names_what_was_spent_and_an_amount_that_is_enough() -> None:
     with pytest.raises(RunnerError) as caught:
         refuse_over_budget(claim("x", digits=3), spendings, 2 * USD + 1)
     assert caught.value.fix == "runner budget set 11.00 --experiment digits"
+    least = 2 * USD - 4_000  # 1.996, and whole cents below 1.999 are 1.99
+    with pytest.raises(RunnerError) as caught:
+        refuse_over_budget(claim("x", digits=3), [Spending(MONTH, 2 * USD - 1_000, 0, 0)], least)
+    assert caught.value.fix == "runner budget set 3.00"
     with pytest.raises(RunnerError) as caught:
         refuse_over_budget(claim("x", digits=1), [Spending(MONTH, USD, 2 * USD, 0)])
     assert caught.value.fix == "runner budget set 3.00"
