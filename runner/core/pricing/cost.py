@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from heapq import heappop, heappush
@@ -280,16 +280,49 @@ def _nodes_at_once(work: Sequence[Work]) -> int:
     return sum(chains.values())
 
 
-def _needed_s(pool: PoolOutput, work: Sequence[Work], times: Sequence[int | None]) -> int | None:
+def join_trials(work: Sequence[Work], tasks: Mapping[str, str]) -> list[Work]:
+    """Return the work of each task: a task may run several trials one after another.
+
+    Args:
+        work: The trials, and other tasks.
+        tasks: The ID of the task of each, by name; it becomes the name.
+    """
+    joined: dict[str, Work] = {}
+    for each in work:
+        task, before = tasks[each.name], joined.get(tasks[each.name])
+        after = tuple(dict.fromkeys(tasks[name] for name in each.after))
+        joined[task] = (
+            replace(each, name=task, after=after)
+            if before is None
+            else replace(
+                before,
+                limit_s=_sum(before.limit_s, each.limit_s),
+                expected_s=_sum(before.expected_s, each.expected_s),
+                cap_micros=_sum(before.cap_micros, each.cap_micros),
+            )
+        )
+    return list(joined.values())
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _needed_s(
+    pool: PoolOutput,
+    work: Sequence[Work],
+    times: Sequence[int | None],
+    max_parallel: int | None,
+) -> int | None:
     """Return how long a job needs whose tasks take these times, or None if one is unknown.
 
-    The tasks start in their order, each as soon as a node is free and those before it have ended:
-    three tasks of an hour need two hours on two nodes.
+    The tasks start in their order, each as soon as a node is free, fewer than `max_parallel` run
+    and those before it have ended: three tasks of an hour need two hours on two nodes.
     """
     known = [time_s for time_s in times if time_s is not None]
     if len(known) < len(times):
         return None
-    nodes = max(pool.max_nodes, 1)
+    nodes, most = max(pool.max_nodes, 1), max_parallel or len(work)
     sizes = [min(each.nodes, nodes) for each in work]
     numbers = {each.name: number for number, each in enumerate(work)}
     waits = [{numbers[name] for name in each.after if name in numbers} for each in work]
@@ -301,7 +334,7 @@ def _needed_s(pool: PoolOutput, work: Sequence[Work], times: Sequence[int | None
     running: list[tuple[int, int]] = []  # the end and the number of each task
     now, free = 0, nodes
     while ready or running:
-        while ready and sizes[ready[0]] <= free:
+        while ready and sizes[ready[0]] <= free and len(running) < most:
             number = heappop(ready)
             free -= sizes[number]
             heappush(running, (now + known[number], number))
@@ -352,6 +385,7 @@ def plan_cost(
     cap_micros: int | None,
     today: date,
     left_micros: int | None = None,
+    max_parallel: int | None = None,
 ) -> SubmissionCost:
     """Return the costs of tasks on a pool whose nodes are billed.
 
@@ -364,6 +398,7 @@ def plan_cost(
         today: The date.
         left_micros: What is left of caps that include the tasks. Tasks without a cap then get what
             they need as one, or what is left, if that is enough for their expected time.
+        max_parallel: The most tasks that the job runs at once; None if it has no limit.
 
     Raises:
         RunnerError: R-COST-UNKNOWN, the cap depends on an unknown price; R-COST-POOL, the time when
@@ -371,13 +406,13 @@ def plan_cost(
             is unknown what the tasks need. Exit code 6.
     """
     if cap_micros is None and left_micros is not None:
-        cap_micros = _needed_cap(pool, region, work, prices, left_micros)
+        cap_micros = _needed_cap(pool, region, work, prices, left_micros, max_parallel)
     spot = prices.find_node(pool.vm_size, region, spot=True, disk=pool.os_disk)
     dedicated = prices.find_node(pool.vm_size, region, spot=False, disk=pool.os_disk)
     cap = (
         None
         if cap_micros is None
-        else _compute_cap(pool, region, work, (spot, dedicated), cap_micros)
+        else _compute_cap(pool, region, work, (spot, dedicated), cap_micros, max_parallel)
     )
     release_s = _pool_release_s(pool)
     nodes, kinds = most_nodes(pool, work), _kinds(pool)
@@ -401,7 +436,7 @@ def plan_cost(
         ),
         cap,
         (
-            *_warn_too_short(pool, cap, work, (spot, dedicated)),
+            *_warn_too_short(pool, cap, work, (spot, dedicated), max_parallel),
             *_warn_old_prices(used if cap else [], region, today),
         ),
         at_once,
@@ -463,7 +498,12 @@ def _cost(rate: int, node_s: int) -> int:
 
 
 def _needed_cap(
-    pool: PoolOutput, region: str, work: Sequence[Work], prices: PriceTable, left_micros: int
+    pool: PoolOutput,
+    region: str,
+    work: Sequence[Work],
+    prices: PriceTable,
+    left_micros: int,
+    max_parallel: int | None,
 ) -> int:
     """Return the cap of tasks without one: what they need, or what is left if it may suffice."""
     spot = prices.find_node(pool.vm_size, region, spot=True, disk=pool.os_disk)
@@ -474,7 +514,7 @@ def _needed_cap(
     nodes, after_s = most_nodes(pool, work), LIMIT_DELAY_S + (_pool_release_s(pool) or 0)
 
     def price(times: Sequence[int | None]) -> int | None:
-        needed_s = _needed_s(pool, work, times)
+        needed_s = _needed_s(pool, work, times, max_parallel)
         if needed_s is None:
             return None
         return _cost(rate_micros(used), nodes * (max(needed_s, SHORTEST_JOB_S) + after_s))
@@ -497,6 +537,7 @@ def _compute_cap(
     work: Sequence[Work],
     prices: tuple[Price | None, Price | None],
     cap_micros: int,
+    max_parallel: int | None,
 ) -> CostCap:
     spot, dedicated = prices
     if dedicated is None:
@@ -515,7 +556,7 @@ def _compute_cap(
     nodes = most_nodes(pool, work)
     after_s = LIMIT_DELAY_S + release_s
     job_s = min(cap_micros * 3600 // (nodes * rate) - after_s, _MAX_JOB_S)
-    needed_s = _needed_s(pool, work, [each.needed_s for each in work])
+    needed_s = _needed_s(pool, work, [each.needed_s for each in work], max_parallel)
     if _kinds(pool) == _ONLY_SPOT and spot is not None and needed_s is not None:
         # The time that the run needs, as far as the cap pays for it at the present spot price.
         rate = rate_micros(spot)
@@ -563,12 +604,13 @@ def _warn_too_short(
     cap: CostCap | None,
     work: Sequence[Work],
     prices: tuple[Price | None, Price | None],
+    max_parallel: int | None,
 ) -> list[str]:
     """Return a warning if a cap ends the job before the expected time, or else the time limit."""
     if cap is None:
         return []
     ends = f"the cap ends the job after {format_duration(cap.job_s)}"
-    expected_s = _needed_s(pool, work, [each.expected_s for each in work])
+    expected_s = _needed_s(pool, work, [each.expected_s for each in work], max_parallel)
     if expected_s is None:
         longest = max((each.limit_s or 0 for each in work), default=0)
         limit = format_duration(longest)

@@ -56,7 +56,7 @@ from runner.core.planning.pool_choice import (
     pools_for_all,
 )
 from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
-from runner.core.pricing.cost import SubmissionCost, common_cap, plan_cost
+from runner.core.pricing.cost import SubmissionCost, common_cap, join_trials, plan_cost
 from runner.core.pricing.prices import load_price_table
 from runner.core.progress import OnProgress, ignore_progress
 from runner.core.recipe.imports import package_warnings, refuse_conda_here
@@ -511,7 +511,7 @@ def _complete(
         left_micros = budgets.left(experiments)
         if warning := budgets.warning(experiments):
             lookups.notes.append(warning)
-    cost = _price(runs, group, lookups, left_micros)
+    cost = _price(runs, group, lookups, left_micros, draft.job.max_parallel)
     cap = cost.cap if cost else None
     first = next(iter(runs.values()))
     if group is None and (cap is not None or first.fallback is not None):
@@ -606,6 +606,7 @@ def _price(
     group: RunGroup | None,
     lookups: Lookups,
     left_micros: int | None,
+    max_parallel: int | None,
 ) -> SubmissionCost | None:
     """Return the costs of the drafts, with the limits that enforce their cap.
 
@@ -620,17 +621,20 @@ def _price(
         for name, run in drafts.items()
         for each in (trials if name in trials else (name,))  # the draft of a trial stands for all
     ]
+    first = next(iter(drafts.values()))
+    if group is not None:
+        work = join_trials(work, group.tasks(first.task_trials))
     cap, location = common_cap(work), lookups.outputs.location
     if not is_billed:
         lookups.notes.append("the cost cap has no effect: nodes on this machine are free")
         return None
-    first, prices = next(iter(drafts.values())), load_price_table(lookups.home)
-    today = datetime.now(UTC).date()
+    prices, today = load_price_table(lookups.home), datetime.now(UTC).date()
 
     def price(pool: PoolOutput) -> SubmissionCost:
         return plan_cost(
-            pool, location, work, prices, cap_micros=cap, today=today, left_micros=left_micros
-        )
+            pool, location, work, prices, cap_micros=cap, today=today, left_micros=left_micros,
+            max_parallel=max_parallel,
+        )  # fmt: skip
 
     cost, others = price(first.pool), first.fallback.pools if first.fallback else ()
     if cost.cap is None or not others:

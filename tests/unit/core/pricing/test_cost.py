@@ -19,6 +19,7 @@ from runner.core.pricing.cost import (
     SubmissionCost,
     Work,
     expected_seconds,
+    join_trials,
     plan_cost,
     plan_schedule_cost,
     rate_micros,
@@ -237,6 +238,40 @@ def test_needed_time_of_many_tasks_is_found_at_once() -> None:
     trials = [replace(HOUR, name=f"t{n}", limit_s=60, expected_s=30) for n in range(10_000)]
     merge = replace(HOUR, name="merge", after=tuple(each.name for each in trials))
     assert cost(*trials, merge, cap=900_000, pool=A100).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("max_parallel", "hours"), [(None, 2), (9, 2), (4, 2), (3, 3), (2, 4), (1, 8)]
+)
+def test_tasks_that_may_not_run_at_once_need_longer(max_parallel: int | None, hours: int) -> None:
+    tasks = [Work(limit_s=3600, expected_s=3600)] * 8
+    cap = plan_cost(
+        A100, "westeurope", tasks, table(), cap_micros=None, today=TODAY, left_micros=to_micros(99),
+        max_parallel=max_parallel,
+    ).cap  # fmt: skip
+    assert cap is not None
+    assert cap.job_s >= BOOT_S + hours * 3600 + 300
+    assert cap.job_s < BOOT_S + (hours + 1) * 3600
+    [warning] = plan_cost(
+        A100, "westeurope", tasks, table(), cap_micros=to_micros(1), today=TODAY,
+        max_parallel=max_parallel,
+    ).warnings  # fmt: skip
+    assert f"it needs {format_duration(BOOT_S + hours * 3600 + 300)}:" in warning
+
+
+def test_trials_of_one_task_run_one_after_another() -> None:
+    trials = [replace(HOUR, name=name, cap_micros=1) for name in "abcde"]
+    merge = replace(HOUR, name="merge", after=tuple("abcde"), cap_micros=None)
+    tasks = {"a": "1", "b": "1", "c": "2", "d": "2", "e": "3", "merge": "m"}
+    joined = join_trials([*trials, merge], tasks)
+    assert [(each.name, each.limit_s, each.expected_s, each.cap_micros) for each in joined] == [
+        ("1", 7200, 3600, 2), ("2", 7200, 3600, 2), ("3", 3600, 1800, 1), ("m", 3600, 1800, None),
+    ]  # fmt: skip
+    assert joined[-1].after == ("1", "2", "3")
+    needed = format_duration(BOOT_S + 3600 + 1800 + 300)
+    assert f"it needs {needed}:" in cost(*joined, cap=1, pool=A100).warnings[0]
+    unknown = join_trials([replace(HOUR, name="a"), Work(name="b")], tasks)
+    assert [(each.limit_s, each.expected_s) for each in unknown] == [(None, None)]
 
 
 def test_cap_that_holds_at_every_price_stays_as_long_as_it_pays() -> None:

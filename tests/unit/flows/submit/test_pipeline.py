@@ -14,6 +14,7 @@ import pytest
 import runner
 from runner.core.home import HomePaths
 from runner.core.planning.plan import in_job
+from runner.core.pricing.cost import BOOT_S
 from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
@@ -222,6 +223,32 @@ def test_cap_of_some_tasks_is_refused(tmp_path: Path) -> None:
     checked = check_file(load_submit_file(path)[0], path, RunOptions())
     with pytest.raises(RunnerError, match="some tasks of the file have a cost cap"):
         plan_submission(checked, _azure(tmp_path), ignore_progress)
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "rounds", "nodes"),
+    [
+        ({}, {}, 2, 4),
+        ({"max_parallel": 2}, {}, 3, 4),
+        ({"max_parallel": 1}, {}, 6, 4),
+        ({}, {"trials_per_task": 3}, 3, 2),
+        ({"max_parallel": 1}, {"trials_per_task": 3}, 6, 2),
+    ],
+)
+def test_cap_that_a_budget_needs_pays_for_the_last_trial(
+    keys: dict[str, Any], options: dict[str, Any], rounds: int, nodes: int, tmp_path: Path
+) -> None:
+    sweep = SweepFile.model_validate({"params": {"lr": [1, 2, 3, 4, 5, 6]}, **keys, **options})
+    recipe = load_text(tmp_path / "a", "params: {lr: 0.2}\ntimeout: 1h\n")
+    plan = plan_submission(
+        check_sweep(recipe, sweep, RunOptions()), _azure(tmp_path, spot=False), ignore_progress,
+        scheduled=True, left_micros=100_000_000,
+    )  # fmt: skip
+    assert plan.cost is not None
+    assert plan.cost.cap is not None
+    assert plan.cost.cap.nodes == nodes
+    attempt_s = 90 * 60  # the time limit, and the time to download and upload
+    assert plan.cost.cap.job_s == BOOT_S + rounds * attempt_s + 300
 
 
 def test_trials_differ_from_the_first_only_in_their_parameters(tmp_path: Path) -> None:
