@@ -397,6 +397,12 @@ def _refuse_hidden(where: str, rule: FaultRule, before: Iterable[FaultRule]) -> 
             )
 
 
+def _covers(rule: FaultRule, pool: str) -> bool:
+    """Return True if a rule is about all pools that a name or pattern in lower case matches."""
+    is_name = not any(sign in pool for sign in "*?[")
+    return rule.pool.lower() in (EVERY, pool) or (is_name and rule.concerns_pool(pool))
+
+
 def _refuse_replaced(rules: Sequence[FaultRule]) -> None:
     """Refuse a quota or a capacity that a later rule replaces at all times. Raises RuleError."""
     for number, rule in enumerate(rules, 1):
@@ -404,7 +410,7 @@ def _refuse_replaced(rules: Sequence[FaultRule]) -> None:
             continue
         for later in rules[number:]:
             is_same = later.kind is rule.kind and later.quota == rule.quota
-            if is_same and later.hits_all and later.pool in (EVERY, rule.pool):
+            if is_same and later.hits_all and _covers(later, rule.pool.lower()):
                 raise RuleError(
                     f"rule {number} never counts",
                     f"'{later.name}' behind it replaces it at all times",

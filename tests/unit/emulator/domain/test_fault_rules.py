@@ -335,6 +335,10 @@ _ROOM = {"fault": "capacity", "nodes": 2, "pool": "a-*"}
         (_ROOM, {**_ROOM, "nodes": 1, "pool": "b"}, False),
         (_ROOM, {**_ROOM, "nodes": 1, "untilSeconds": 9}, False),
         ({**_ROOM, "pool": "*"}, _ROOM, False),
+        ({**_ROOM, "pool": "a-1"}, _ROOM, True),
+        ({**_ROOM, "pool": "A-1"}, {**_ROOM, "pool": "a-1"}, True),
+        ({**_ROOM, "pool": "b-1"}, _ROOM, False),
+        (_ROOM, {**_ROOM, "pool": "a-?"}, False),
     ],
 )
 def test_rule_that_a_later_one_always_replaces_is_refused(
