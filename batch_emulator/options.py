@@ -344,6 +344,7 @@ def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
     check_account(options.account)
     _check_host(options.host, expose=options.expose)
     _check_blob_endpoint(options.blob_endpoint)
+    blob_endpoint = options.blob_endpoint and options.blob_endpoint.rstrip("/")
     if options.azure_names:
         _check_names(options)
     key, storage = _account_key(options), _storage(options.storage_account)
@@ -387,7 +388,7 @@ def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
         or "auto",
         container_options=_container_options(options.container_run_options),
         storage=storage,
-        blob_endpoint=options.blob_endpoint,
+        blob_endpoint=blob_endpoint,
         isolation=_isolation(options.isolation),
         faults=load_rules(options.faults, OPERATIONS) if options.faults else RuleSet(),
         images=parse_images(options.image, MachineChoice(any_machine=options.any_machine)),
@@ -451,7 +452,7 @@ def _check_strength(what: str, key: str, fix: str) -> None:
 
 def _check_blob_endpoint(url: str | None) -> None:
     with suppress(ValueError):
-        parts = urlsplit(url or "http://127.0.0.1/none")
+        parts = urlsplit("http://127.0.0.1/none" if url is None else url)
         is_host = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         if is_host and parts.path.strip("/") and not parts.query:
             return

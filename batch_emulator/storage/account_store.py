@@ -176,7 +176,7 @@ class AccountStore(StateReader):
         Their URLs and variables name the port of the blob service, which may have another one now.
         """
         remembered = self.folder / ENDPOINT_FILE
-        before = remembered.read_text("utf-8") if remembered.exists() else endpoint
+        before = remembered.read_text("utf-8").rstrip("/") if remembered.exists() else endpoint
         if before != endpoint:
             self._db.execute("BEGIN IMMEDIATE")
             for table in ("pools", "nodes", "jobs", "schedules"):

@@ -61,10 +61,11 @@ def reopened(store: AccountStore, tmp_path: Path, world: World) -> tuple[Account
     return again, account
 
 
-def test_waiting_tasks_follow_the_blob_service_to_another_port(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["", "/"])  # earlier versions stored the slash of the option
+def test_waiting_tasks_follow_the_blob_service_to_another_port(tmp_path: Path, end: str) -> None:
     store, world = AccountStore(tmp_path / "data"), World()
     before, after = "http://127.0.0.1:2001/unit", "http://127.0.0.1:2002/unit"
-    store.follow_storage(before)
+    store.follow_storage(f"{before}{end}")
     world.pool()
     files = [{"httpUrl": f"{before}/runs/code?sig=a", "filePath": "code"}]
     variables = [{"name": "BLOB", "value": before}]
