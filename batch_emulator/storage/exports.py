@@ -95,12 +95,12 @@ def export_account(data_dir: Path, target: Path) -> ExportedAccount:
     state = data_dir / "state.sqlite"
     if not state.is_file():
         raise ExportError(what, f"{state} does not exist", "use the --data-dir of an emulator")
-    if target.exists() and not target.is_file():  # a folder, or a device that would be replaced
-        raise ExportError(what, f"{target} is not a regular file", "use the path of a file")
-    if not target.parent.is_dir():
-        fix = f"mkdir -p {shlex.quote(str(target.parent))}"
-        raise ExportError(what, f"the folder {target.parent} does not exist", fix)
     try:
+        if target.exists() and not target.is_file():  # a folder, or a device that would be replaced
+            raise ExportError(what, f"{target} is not a regular file", "use the path of a file")
+        if not target.parent.exists():
+            fix = f"mkdir -p {shlex.quote(str(target.parent))}"
+            raise ExportError(what, f"the folder {target.parent} does not exist", fix)
         with _replaced(target, what) as part:
             return _write(state, part, target, what)
     except (OSError, sqlite3.Error) as err:

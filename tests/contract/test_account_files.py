@@ -461,6 +461,8 @@ def test_import_keeps_the_name_of_the_account_or_takes_another(tmp_path: Path) -
     ("words", "said"),
     [
         (("export", "missing/e", "--data-dir", "data"), "fix: mkdir -p missing"),
+        (("export", "account.batch/e", "--data-dir", "data"), "Not a directory"),
+        (("export", "x" * 300, "--data-dir", "data"), "fix: use another file"),
         *(
             (("export", target, "--data-dir", "data"), "fix: use the path of a file")
             for target in ("", ".", "..", "other", "pipe", "link")
