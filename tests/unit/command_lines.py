@@ -21,6 +21,7 @@ OTHERS: dict[str, frozenset[str]] = {
     "az account list": frozenset({"--all", "-o"}),
     "az account list-locations": frozenset({"-o"}),
     "az account show": frozenset({"-o", "--output", "--query"}),
+    "az ad signed-in-user show": frozenset({"--query", "-o"}),
     "az ad user show": frozenset({"--id", "--query", "-o"}),
     "az cloud set": frozenset({"--name"}),
     "az cloud show": frozenset({"--query"}),
