@@ -70,6 +70,10 @@ class JobNote:
         """True if the tasks wait until a command ends the pause, False if the job moves."""
         return not self.to
 
+    def is_drain_of(self, pool: str) -> bool:
+        """Return True if a drain of this pool paused the job."""
+        return self.action == "drain" and self.pauses and self.name.lower() == pool.lower()
+
     @property
     def command(self) -> str:
         """The command that continues the action or ends the pause."""
@@ -124,6 +128,11 @@ class JobSnapshot:
     def closed(self) -> bool:
         """True if it has ended or is terminating."""
         return self.state in _CLOSED_STATES
+
+    @property
+    def may_outlast(self) -> bool:
+        """True if it ended with the note of a pause, so its pause lasts if it is recorded."""
+        return self.closed and self.note is not None and self.note.pauses
 
     def is_in(self, pool: str) -> bool:
         """Return True if its tasks run in this pool."""
@@ -226,9 +235,10 @@ def next_pause_step(
         return JobStep.WAIT
     if job.note != wanted and not (wanted.action == "drain" and job.disabled):
         return JobStep.NOTE
-    if job.state == "disabled" or (is_requested and not wait_for_tasks):
+    is_disabling = is_requested and job.disabled  # unless another client has enabled it since
+    if job.state == "disabled" or (is_disabling and not wait_for_tasks):
         return JobStep.DONE
-    return JobStep.WAIT if is_requested else JobStep.DISABLE
+    return JobStep.WAIT if is_disabling else JobStep.DISABLE
 
 
 def explain_misfit(

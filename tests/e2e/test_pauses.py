@@ -16,6 +16,8 @@ import pytest
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch import job_control
 from runner.azure.batch.job_control import list_recorded_pauses, read_job
+from runner.azure.batch.jobs import create_job, find_open_job
+from runner.azure.storage.blobs import BlobContainer
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.job_moves import JobNote, Running
@@ -25,6 +27,7 @@ from runner.flows.sweeps import moves
 from runner.flows.sweeps.moves import continue_jobs, find_jobs, pause_jobs
 from runner.protocol.errors import RunnerError
 from tests.e2e.conftest import Cli, new_home, until, write_whole
+from tests.e2e.test_batches import create_pool
 
 Write = Callable[..., Path]
 
@@ -201,6 +204,62 @@ def test_experiment_takes_no_run_while_its_ended_job_is_paused(
     (tmp_path / "gate").touch()
     for again in (train, ("retry", run["run_id"], "--detach")):
         cli.ok(*again)
+
+
+@pytest.mark.feature(41)
+@pytest.mark.parametrize("running", ["terminate", "requeue"])
+def test_drain_of_a_pool_that_was_deleted_is_ended(
+    cli: Cli, sweep: str, tmp_path: Path, connection: Connection, running: Running
+) -> None:
+    """With the command that is named as the fix, for jobs that have ended and for open ones."""
+    batch = connection.batch_client()
+    doomed = f"doomed-{running}"
+    create_pool(batch, doomed, nodes=2)
+    cli.ok("sweep", "move", sweep, "--to", doomed)
+    await_states(cli, sweep, running=2)
+    cli.ok("pool", "drain", doomed, "--running", running)
+    await_state(connection, sweep, "disabled" if running == "requeue" else "completed")
+    batch.begin_delete_pool(doomed, polling_interval=0).wait()
+    until(lambda: not any(pool.id == doomed for pool in batch.list_pools()))
+    (tmp_path / "gate").touch()
+    again = ("sweep", "resume", sweep, "--pool", "local", "--detach")
+    if running == "terminate":
+        refused = cli.run(*again).stderr
+        assert f"enable the job: runner pool enable {doomed}\n" in refused
+    ended = cli.json("pool", "enable", doomed.upper())
+    assert ended["nodes"] == []
+    assert [(job["job_id"], job["paused"]) for job in ended["jobs"]] == [(sweep, False)]
+    cli.ok(*(again if running == "terminate" else ("sweep", "move", sweep, "--to", "local")))
+    await_states(cli, sweep, succeeded=2)
+    assert "R-POOL-UNKNOWN" in cli.run("pool", "enable", doomed).stderr
+
+
+def test_past_pauses_of_an_experiment_cost_a_submission_one_request(
+    cli: Cli, script: Write, tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = script(GATED.format(gate=tmp_path / "gate"))
+    jobs: list[str] = []
+    for _ in range(3):
+        run = cli.json("train", folder, "-e", "often", "--detach")
+        jobs.append(run["job_id"])
+        until(lambda run=run: cli.json("show", run["run_id"])["state"] == "running")
+        cli.ok("sweep", "pause", "often", "--running", "terminate")
+        await_state(connection, jobs[-1], "completed")
+        cli.ok("sweep", "unpause", "often")
+    assert len({*jobs}) == 3
+    requests: list[str] = []
+    runs = job_control._runs
+
+    def count(connection: Connection) -> BlobContainer:
+        requests.append("one")
+        return runs(connection)
+
+    monkeypatch.setattr(job_control, "_runs", count)
+    found = find_open_job(connection, jobs[0], "local")
+    assert (found.job_id, found.exists, len(requests)) == (f"{jobs[0]}-4", False, 1)
+    create_job(connection, found.job_id, "local")
+    find_open_job(connection, f"{jobs[0]}-4", "local")
+    assert len(requests) == 1, "no job of that name has been paused"
 
 
 # Runs a command, and is killed before or after its n-th change of a job or of a pause's record.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -52,17 +53,26 @@ def read_job(connection: Connection, job_id: str) -> JobSnapshot | None:
 def look_at(connection: Connection, job: models.BatchJob) -> JobSnapshot:
     """Return a job with the answer to whether its pause has outlasted it."""
     found = to_snapshot(job)
-    if not found.closed or found.note is None or not found.note.pauses:
+    if not found.may_outlast:
         return found
     size = _runs(connection).size(f"{PAUSED_FOLDER}{found.id}")
     return replace(found, outlasted=size is not None)
 
 
-def list_recorded_pauses(connection: Connection) -> frozenset[str]:
+def with_recorded_pauses(
+    connection: Connection, jobs: Sequence[JobSnapshot], prefix: str
+) -> list[JobSnapshot]:
+    """Return jobs like `look_at`, with at most one request. Their IDs begin with `prefix`."""
+    if not any(job.may_outlast for job in jobs):
+        return [*jobs]
+    recorded = list_recorded_pauses(connection, prefix)
+    return [replace(job, outlasted=job.may_outlast and job.id in recorded) for job in jobs]
+
+
+def list_recorded_pauses(connection: Connection, prefix: str = "") -> frozenset[str]:
     """Return the jobs for which a pause is recorded. Some may have been deleted since."""
-    return frozenset(
-        name.removeprefix(PAUSED_FOLDER) for name in _runs(connection).names(PAUSED_FOLDER)
-    )
+    names = _runs(connection).names(f"{PAUSED_FOLDER}{prefix}")
+    return frozenset(name.removeprefix(PAUSED_FOLDER) for name in names)
 
 
 def end_recorded_pause(connection: Connection, job_id: str) -> bool:

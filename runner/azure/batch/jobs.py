@@ -18,7 +18,12 @@ from azure.batch.models import BatchJob
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.job_control import end_recorded_pause, look_at, to_snapshot
+from runner.azure.batch.job_control import (
+    end_recorded_pause,
+    look_at,
+    to_snapshot,
+    with_recorded_pauses,
+)
 from runner.azure.batch.translate import to_job, to_task_view, wire_text
 from runner.azure.faults import (
     error_code,
@@ -29,7 +34,7 @@ from runner.azure.faults import (
     was_repeated,
 )
 from runner.contract import MOVER_POOL
-from runner.core.job_moves import JobNote
+from runner.core.job_moves import JobNote, JobSnapshot
 from runner.core.states import TaskView
 from runner.protocol.errors import RunnerError
 
@@ -218,21 +223,21 @@ def find_job_in_pool(connection: Connection, job_id: str, pool_id: str) -> Found
         JobDisabledError: none is open, and one of them is disabled or paused.
     """
     only = f"startswith(id, '{job_id}')"
-    numbers, paused = [0], None
+    numbers, paused = [0], list[JobSnapshot]()
     with service_errors(f"listing the jobs named {job_id}"):
         for job in connection.batch_client().list_jobs(filter=only, select=_JOB_PROPERTIES):
             number = _job_number(job_id, str(job.id))
             if number is None:
                 continue
-            try:
-                if _accepts_tasks(connection, job, pool_id):
-                    done = wire_text(job.all_tasks_complete_mode) == "terminatejob"
-                    return FoundJob(str(job.id), exists=True, completes=done)
-            except JobDisabledError as err:
-                paused = err
+            found = to_snapshot(job)
+            if _accepts_tasks(found, job, pool_id):
+                done = wire_text(job.all_tasks_complete_mode) == "terminatejob"
+                return FoundJob(str(job.id), exists=True, completes=done)
+            if found.disabled or found.may_outlast:
+                paused.append(found)
             numbers.append(number)
-    if paused is not None:
-        raise paused
+    for found in with_recorded_pauses(connection, paused, job_id):
+        _refuse_paused(connection, found)
     number = max(numbers) + 1
     return FoundJob(job_id if number == 1 else f"{job_id}-{number}", exists=False)
 
@@ -275,7 +280,9 @@ def create_job(
             job = client.get_job(job_id, select=_JOB_PROPERTIES)
         except ResourceNotFoundError as err:  # deleted in between
             raise _closed_error(err, f"creating job {job_id}") from err
-    if not _accepts_tasks(connection, job, pool_id):
+    found = look_at(connection, job)
+    _refuse_paused(connection, found)
+    if not _accepts_tasks(found, job, pool_id):
         raise _closed_error(exists, f"creating job {job_id}")
 
 
@@ -286,20 +293,23 @@ def _closed_error(err: HttpResponseError, doing: str) -> JobClosedError:
     )
 
 
-def _accepts_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -> bool:
-    found = look_at(connection, job)
-    if found.paused:
-        note = found.note
-        enable = connection.with_account_options(f"az batch job enable --job-id {job.id}")
-        is_so = f"is {found.state}, so its tasks would not start"
-        raise JobDisabledError(
-            "R-JOB-DISABLED",
-            f"job {job.id} {'is paused, although it has ended' if found.outlasted else is_so}",
-            why=note.describe(str(job.id)) if note else "",
-            fix="use another name with --experiment, or enable the job: "
-            + (note.command if note else enable),
-        )
-    return not found.closed and found.is_in(pool_id) and bool(job.uses_task_dependencies)
+def _accepts_tasks(found: JobSnapshot, job: models.BatchJob, pool_id: str) -> bool:
+    is_open = not found.closed and not found.disabled
+    return is_open and found.is_in(pool_id) and bool(job.uses_task_dependencies)
+
+
+def _refuse_paused(connection: Connection, job: JobSnapshot) -> None:
+    if not job.paused:
+        return
+    enable = connection.with_account_options(f"az batch job enable --job-id {job.id}")
+    is_so = f"is {job.state}, so its tasks would not start"
+    raise JobDisabledError(
+        "R-JOB-DISABLED",
+        f"job {job.id} {'is paused, although it has ended' if job.outlasted else is_so}",
+        why=job.note.describe(job.id) if job.note else "",
+        fix="use another name with --experiment, or enable the job: "
+        + (job.note.command if job.note else enable),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from runner.core.job_moves import (
     next_pause_step,
     next_step,
 )
+from runner.core.planning.pool_choice import refuse_pool_of_other_team
 from runner.core.progress import OnProgress, Progress
 from runner.core.units import format_count
 from runner.flows.runs.cancel import find_kept_nodes
@@ -501,15 +502,29 @@ _WORKING = frozenset({"idle", "running"})
 def end_drain(connection: Connection, pool_id: str) -> tuple[list[JobChange], list[str]]:
     """End a drain: enable scheduling on the nodes of a pool, and continue its paused jobs.
 
-    Return the jobs, and the nodes that were changed.
+    The pool may have been deleted since, which ends no pause. Return the jobs, and the nodes that
+    were changed.
+
+    Raises:
+        RunnerError: R-POOL-UNKNOWN, neither this pool nor a job that its drain paused exists.
     """
-    note = JobNote("drain", MovePools(connection).get(pool_id).view.id)
-    nodes = [node.id for node in list_pool_nodes(connection, note.name) if node.state == "offline"]
-    in_parallel(lambda node: set_scheduling(connection, note.name, node, enabled=True), nodes)
+    refuse_pool_of_other_team(pool_id, connection.outputs)
+    pools = MovePools(connection)
+    drained = _drained_jobs(connection, pool_id)
+    pool = pools.find(pool_id) if drained else pools.get(pool_id)
+    nodes = list[str]()
+    if pool is not None:
+        name = pool.view.id
+        nodes = [node.id for node in list_pool_nodes(connection, name) if node.state == "offline"]
+        in_parallel(lambda node: set_scheduling(connection, name, node, enabled=True), nodes)
+    jobs = in_parallel(lambda job: load_job_runs(connection, job), drained)
+    return continue_jobs(connection, jobs), nodes
+
+
+def _drained_jobs(connection: Connection, pool_id: str) -> list[JobSnapshot]:
+    """Return the jobs that a drain of a pool paused, also those that have ended since."""
     open_jobs = [job for job in list_open_jobs(connection) if not job.closed]
     others = list_recorded_pauses(connection) - {job.id for job in open_jobs}
     ended = in_parallel(lambda job_id: read_job(connection, job_id), sorted(others))
     paused = [*open_jobs, *(job for job in ended if job is not None and job.outlasted)]
-    drained = [job for job in paused if job.note == note]
-    jobs = in_parallel(lambda job: load_job_runs(connection, job), drained)
-    return continue_jobs(connection, jobs), nodes
+    return [job for job in paused if job.note is not None and job.note.is_drain_of(pool_id)]

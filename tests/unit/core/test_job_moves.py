@@ -134,6 +134,14 @@ def test_pause_notes_before_it_disables() -> None:
     assert next_pause_step(waiting, PAUSE, wait_for_tasks=False, is_requested=True) is JobStep.DONE
 
 
+@pytest.mark.parametrize("note", [PAUSE, DRAIN])
+@pytest.mark.parametrize("waits", [True, False])
+def test_pause_disables_a_job_again_that_another_client_enabled(note: JobNote, waits: bool) -> None:
+    enabled = replace(JOB, note=note)
+    step = next_pause_step(enabled, note, wait_for_tasks=waits, is_requested=True)
+    assert step is JobStep.DISABLE
+
+
 @pytest.mark.parametrize("state", ["disabled", "disabling"])
 @pytest.mark.parametrize("note", [PAUSE, None])  # None: disabled by another client
 def test_drain_writes_no_note_into_a_disabled_job(note: JobNote | None, state: str) -> None:
