@@ -10,12 +10,12 @@ import math
 import re
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations, islice
 
-MAX_PENDING = 4096  # values of a name that wait for the same one of another source
-MAX_ALL_PENDING = 64 * MAX_PENDING  # of all names, which then have equal shares
-_LEAST_PENDING = 16
+MAX_KEPT = 4096  # values of a name that another source may report
+MAX_ALL_KEPT = 64 * MAX_KEPT  # of all names, which then have equal shares
+_LEAST_KEPT = 16
 _MAX_COMPARED = 64
 _MAX_WORDS = 8  # of a name whose parts are looked up: there are 256
 _RELATIVE = 1e-6  # trackers store numbers of 32 bits
@@ -50,70 +50,120 @@ def precision_of(value: float) -> float:
         return 0.0
 
 
-class _Pending:
-    """The values of one name in one source that no other source reported so far."""
+class _Offered:
+    """The values of a name that one other source has not reported so far."""
+
+    def __init__(self, pairs: Iterable[tuple[float, float]]) -> None:
+        self._sorted = sorted(pairs)  # values with their precision
+        self._others: Counter[str] = Counter()  # NaN and infinities that the source reported
+
+    def add(self, pair: tuple[float, float]) -> None:
+        insort(self._sorted, pair)
+
+    def remove(self, pair: tuple[float, float]) -> None:
+        """Remove a value unless the source has taken it."""
+        at = bisect_left(self._sorted, pair)
+        if at < len(self._sorted) and self._sorted[at] == pair:
+            del self._sorted[at]
+
+    def take(self, value: float, precision: float, window: float, least: float) -> bool:
+        """Remove the nearest value that is the same one rounded. Return False if there is none.
+
+        `window` is how far it may be away, and `least` the precision that it needs.
+        """
+        for at in islice(self._nearest(value), _MAX_COMPARED):
+            found, own = self._sorted[at]
+            away = abs(found - value)
+            if away > window:
+                return False
+            allowed = max(precision, own)
+            if allowed <= least and away <= allowed * (1 + 1e-9):
+                del self._sorted[at]
+                return True
+        return False
+
+    def _nearest(self, value: float) -> Iterator[int]:
+        """Yield the places of the values, from the nearest one outwards."""
+        after = bisect_left(self._sorted, (value, 0.0))
+        before = after - 1
+        while before >= 0 or after < len(self._sorted):
+            is_after = before < 0 or (
+                after < len(self._sorted)
+                and self._sorted[after][0] - value < value - self._sorted[before][0]
+            )
+            if is_after:
+                yield after
+                after += 1
+            else:
+                yield before
+                before -= 1
+
+    def take_other(self, value: str, count: int) -> bool:
+        """Take NaN or an infinity, of which the name has `count`."""
+        known = self._others[value] < count
+        self._others[value] += known
+        return known
+
+
+class _Reported:
+    """The values of one name that its source was the first to report.
+
+    Each other source may report each value once more.
+    """
 
     def __init__(self, source: str, name: str) -> None:
         self.source = source
         self.name = name
         self.words = words_of(name)
-        self.similar: list[_Pending] = []  # of other sources; those with the same words first
+        self.similar: list[_Reported] = []  # of other sources; those with the same words first
         self.same_count = 0  # of those
         self._widest = 0.0  # the largest precision
         self._order: deque[tuple[float, float]] = deque()
-        self._sorted: list[tuple[float, float]] = []  # values with their precision
         self._others: Counter[str] = Counter()  # NaN and infinities
+        self._offered: dict[str, _Offered] = {}  # to each source that compared
 
     def add(self, value: float, precision: float, limit: int) -> None:
         if not math.isfinite(value):
             self._others[str(value)] += 1
             return
         while len(self._order) >= limit:
-            self._remove(self._order[0])
+            oldest = self._order.popleft()
+            for offered in self._offered.values():
+                offered.remove(oldest)
         self._widest = max(self._widest, precision)
         self._order.append((value, precision))
-        insort(self._sorted, (value, precision))
+        for offered in self._offered.values():
+            offered.add((value, precision))
 
-    def take(self, value: float, precision: float, *, is_same: bool) -> bool:
-        """Remove a value that is the same one rounded. Return False if there is none.
+    def take(self, source: str, value: float, precision: float, *, is_same: bool) -> bool:
+        """Return True if the value is one of these that `source` has not reported, rounded.
 
         If the names are only similar, rounded values need enough digits to be no accident.
         """
+        offered = self._offered.get(source)
+        if offered is None:
+            offered = self._offered[source] = _Offered(self._order)
         if not math.isfinite(value):
-            known = self._others[str(value)] > 0
-            self._others[str(value)] -= known
-            return known
+            return offered.take_other(str(value), self._others[str(value)])
         precision = max(precision, abs(value) * _RELATIVE)
         window = max(precision, self._widest) * (1 + 1e-9)
-        at = bisect_left(self._sorted, (value - window, 0.0))
-        for each in islice(self._sorted, at, at + _MAX_COMPARED):
-            if each[0] > value + window:
-                return False
-            allowed = max(precision, each[1])
-            is_certain = is_same or allowed <= _CERTAIN * abs(value)
-            if is_certain and abs(each[0] - value) <= allowed * (1 + 1e-9):
-                self._remove(each)
-                return True
-        return False
-
-    def _remove(self, pair: tuple[float, float]) -> None:
-        self._order.remove(pair)
-        del self._sorted[bisect_left(self._sorted, pair)]
+        least = math.inf if is_same else _CERTAIN * abs(value)
+        return offered.take(value, precision, window, least)
 
 
-class _PendingNames:
-    """Finds pending names whose words are a part of others, without a look at all of them."""
+class _Names:
+    """Finds names whose words are a part of others, without a look at all of them."""
 
     def __init__(self) -> None:
-        self._by_words: dict[frozenset[str], list[_Pending]] = {}
-        self._by_word: dict[str, list[_Pending]] = {}
+        self._by_words: dict[frozenset[str], list[_Reported]] = {}
+        self._by_word: dict[str, list[_Reported]] = {}
 
-    def add(self, pending: _Pending) -> None:
-        self._by_words.setdefault(pending.words, []).append(pending)
-        for word in pending.words:
-            self._by_word.setdefault(word, []).append(pending)
+    def add(self, name: _Reported) -> None:
+        self._by_words.setdefault(name.words, []).append(name)
+        for word in name.words:
+            self._by_word.setdefault(word, []).append(name)
 
-    def find_similar(self, own: _Pending) -> list[_Pending]:
+    def find_similar(self, own: _Reported) -> list[_Reported]:
         """Return the names of other sources with the same words first, then with more or fewer."""
         words = own.words
         found = [*self._by_words.get(words, ())]
@@ -124,7 +174,7 @@ class _PendingNames:
         found += [each for each in rarest if words < each.words]
         return [each for each in found if each.source != own.source]
 
-    def _find_parts(self, words: frozenset[str]) -> Iterator[_Pending]:
+    def _find_parts(self, words: frozenset[str]) -> Iterator[_Reported]:
         """Yield the names whose words are a part of these."""
         if len(words) > _MAX_WORDS:  # there are fewer names than parts
             for others, found in self._by_words.items():
@@ -140,8 +190,8 @@ class RepeatedValues:
     """Finds values that another source has reported."""
 
     def __init__(self) -> None:
-        self._pending: dict[tuple[str, str], _Pending] = {}
-        self._names = _PendingNames()
+        self._reported: dict[tuple[str, str], _Reported] = {}
+        self._names = _Names()
 
     def is_repeated(
         self, source: str, name: str, value: float, precision: float, *, by_name: bool = False
@@ -156,17 +206,20 @@ class RepeatedValues:
             by_name: compare only values of exactly this name.
         """
         key = (source, name)
-        own = self._pending.get(key) or self._add(key)
+        own = self._reported.get(key) or self._add(key)
         compared = (each for each in own.similar if not by_name or each.name == name)
-        if any(each.take(value, precision, is_same=each.words == own.words) for each in compared):
+        if any(
+            each.take(source, value, precision, is_same=each.words == own.words)
+            for each in compared
+        ):
             return True
-        share = max(MAX_ALL_PENDING // len(self._pending), _LEAST_PENDING)
-        own.add(value, precision, min(share, MAX_PENDING))
+        share = max(MAX_ALL_KEPT // len(self._reported), _LEAST_KEPT)
+        own.add(value, precision, min(share, MAX_KEPT))
         return False
 
-    def _add(self, key: tuple[str, str]) -> _Pending:
+    def _add(self, key: tuple[str, str]) -> _Reported:
         """Add a name, also to the similar names of the others."""
-        own = self._pending[key] = _Pending(*key)
+        own = self._reported[key] = _Reported(*key)
         own.similar = self._names.find_similar(own)
         for each in own.similar:
             if each.words == own.words:

@@ -38,6 +38,42 @@ def test_rounded_value_of_another_source_is_repeated_once() -> None:
     assert known.is_repeated("stdout", "loss", 0.31, precision_of(0.31))
 
 
+@pytest.mark.parametrize("value", [0.25, math.nan, -math.inf])
+@pytest.mark.parametrize("first", range(4))
+def test_value_of_four_sources_counts_once(value: float, first: int) -> None:
+    """A script prints a loss, and gives it to TensorBoard, W&B and a CSV file."""
+    names = (
+        ("stdout", "loss"), ("tensorboard", "train/loss"), ("wandb", "loss"), ("csv", "train_loss"),
+    )  # fmt: skip
+    known = RepeatedValues()
+    for n in range(100):  # a plateau
+        order = [names[(first + n + turn) % 4] for turn in range(4)]
+        found = [known.is_repeated(source, name, value, 0.0) for source, name in order]
+        assert found == [False, True, True, True], n
+
+
+def test_source_that_is_read_last_repeats_the_values_of_several_others() -> None:
+    known = RepeatedValues()
+    values = [0.1, 0.2, 0.3, 0.2, 0.1]
+    for n, value in enumerate(values):
+        first, second = ("stdout", "csv") if n % 2 else ("csv", "stdout")
+        assert not known.is_repeated(first, "loss", value, 0.0)
+        assert known.is_repeated(second, "loss", value, 0.0)
+    assert all(known.is_repeated("wandb", "loss", value, 0.0) for value in values)
+    assert not known.is_repeated("wandb", "loss", values[0], 0.0)
+
+
+def test_nearest_value_is_repeated_whatever_else_was_rounded() -> None:
+    """A printed 0.2 may be a rounded 0.25, but it is not if 0.25 was printed as well."""
+    known = RepeatedValues()
+    values = [1.0, 0.5, 0.25, 0.2, *(n / 1000 for n in range(199, 0, -1))]
+    for value in values:
+        assert not known.is_repeated("stdout", "loss", value, precision_of(value))
+    for value in values:
+        assert known.is_repeated("csv", "loss", value, 0.0), value
+    assert not known.is_repeated("csv", "loss", 0.2, 0.0)
+
+
 def test_other_values_and_other_metrics_are_not_repeated() -> None:
     known = RepeatedValues()
     assert not known.is_repeated("stdout", "loss", 0.31, precision_of(0.31))
@@ -62,7 +98,7 @@ def test_nan_is_repeated_once() -> None:
 
 
 def test_all_names_share_the_values_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_sources, "MAX_ALL_PENDING", 80)
+    monkeypatch.setattr(metric_sources, "MAX_ALL_KEPT", 80)
     known = RepeatedValues()
     for n in range(100):
         for layer in range(4):
