@@ -240,16 +240,17 @@ def print_cost_notes(out: Output, report: CostReport) -> None:
         extras = f", {each.extras}" if each.extras else ""
         out.note(f"{kind} {each.vm_size} in {report.region}: {price}{when}{extras}", style="dim")
     if report.total.unpriced_ms:
+        from runner.contract import LOCAL_VM_SIZE
         from runner.core.azure.clouds import cloud_of_region
 
         known = sum(report.total.micro.values())
         hours = report.total.unpriced_ms / 3_600_000
+        load = f"to load prices: runner skus --refresh --region {report.region}"
+        if all(each.vm_size == LOCAL_VM_SIZE for each in report.prices):
+            load = "nodes on this machine have no VM size: add --vm-size"
         out.warning(
             f"the price of {hours:.2f} node hours is unknown; the others cost {format_usd(known)}; "
-            + (
-                cloud_of_region(report.region).prices
-                or f"to load prices: runner skus --refresh --region {report.region}"
-            )
+            + (cloud_of_region(report.region).prices or load)
         )
     at_most = "at most " if report.total.is_bound else ""
     if (even := report.total.break_even) is not None:

@@ -14,6 +14,9 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch import pools
 from runner.azure.batch.pools import NodeView
 from runner.azure.storage.blobs import BlobContainer
+from runner.cli.commands.costs.cost import print_cost_notes
+from runner.cli.ui.output import Output
+from runner.contract import LOCAL_VM_SIZE
 from runner.flows.costs.report import NO_SWEEP, CostQuery, CostReport, report_costs
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history
@@ -240,3 +243,20 @@ def test_unreadable_run_is_a_gap(records: Records) -> None:
     report = records.report()
     assert [(gap.cause, gap.run_id) for gap in report.gaps] == [("unreadable", run_id)]
     assert not report.rows
+
+
+@pytest.mark.parametrize(
+    ("vm_size", "region", "advice"),
+    [
+        (LOCAL_VM_SIZE, "westeurope", "add --vm-size"),
+        (SIZE, "chinaeast2", "its price sheet is in CNY"),
+        ("Standard_NC999_v9", "westeurope", "runner skus --refresh --region westeurope"),
+    ],
+)
+def test_advice_about_an_unknown_price_helps(
+    records: Records, capsys: pytest.CaptureFixture[str], vm_size: str, region: str, advice: str
+) -> None:
+    batch = {"pool": "p", "vm_size": vm_size, "spot": True, "job_id": "j", "task_id": "t"}
+    records.add(1, batch=batch)
+    print_cost_notes(Output(), records.report(region=region))
+    assert advice in " ".join(capsys.readouterr().err.split())
