@@ -18,7 +18,8 @@ def find_python(minor: int) -> Path | None:
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     on_path = shutil.which(f"python3.{minor}")
     candidates = [on_path] if on_path else []  # pyenv's shims are there for every version
-    candidates += [str(each) for each in sorted(pyenv.glob(f"3.{minor}.*/bin/python3"))]
+    if os.access(pyenv, os.R_OK | os.X_OK):  # that of root is in the environment after `sudo -E`
+        candidates += [str(each) for each in sorted(pyenv.glob(f"3.{minor}.*/bin/python3"))]
     said = "import platform, sys; print(platform.python_implementation(), *sys.version_info[:2])"
     for each in candidates:
         done = subprocess.run([each, "-c", said], capture_output=True, text=True, check=False)
