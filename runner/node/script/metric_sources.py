@@ -151,7 +151,7 @@ class _Reported:
         return offered.take(value, precision, window, least)
 
 
-class _Names:
+class _SimilarNames:
     """Finds names whose words are a part of others, without a look at all of them."""
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class RepeatedValues:
 
     def __init__(self) -> None:
         self._reported: dict[tuple[str, str], _Reported] = {}
-        self._names = _Names()
+        self._names = _SimilarNames()
 
     def is_repeated(
         self, source: str, name: str, value: float, precision: float, *, by_name: bool = False
