@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from runner.core.settings import load_settings
+from runner.flows.local import lifecycle
+from runner.flows.local.lifecycle import LocalStatus, ServiceStatus
 from runner.page.access import Access, Guesses
 from runner.page.actions import ACTIONS
 from runner.page.app import PageApp
@@ -208,6 +211,34 @@ def test_page_without_services_has_a_button_that_starts_them(
     assert button in answered.text
     app.access.read_only = True
     assert button not in client.get(path).text
+
+
+_SERVICES = (
+    ServiceStatus("batch", "running", 1, "http://127.0.0.1:1", "batch.log"),
+    ServiceStatus("blob", "stopped", None, "http://127.0.0.1:2", "blob.log"),
+)
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        ({"services": ()}, "not set up"),
+        ({}, "2 nodes, each with 1 task slot"),
+        ({"isolation": "environment"}, "tasks run as your user"),
+        ({"refusal": "the disk is full"}, "No tasks are started: the disk is full"),
+        ({"faults": "/tmp/faults.toml"}, "/tmp/faults.toml"),
+        ({"images": ("a=/one", "b=/two")}, "b=/two"),
+        ({"faults": "/f.toml", "images": ("a=/one",), "isolation": "users"}, "tasks run as users"),
+    ],
+)
+def test_environment_is_shown_whatever_is_known_of_the_services(
+    client: AsgiClient, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any], says: str
+) -> None:
+    status = replace(LocalStatus(True, _SERVICES, nodes=2, slots=1, home="/home/x"), **known)
+    monkeypatch.setattr(lifecycle, "status", lambda _: status)
+    answered = client.get("/environment")
+    assert answered.status_code == 200, answered.text
+    assert says in " ".join(re.sub("<[^>]*>", "", answered.text).split())
 
 
 @pytest.mark.parametrize(
