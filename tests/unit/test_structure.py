@@ -206,6 +206,17 @@ def test_modules_ask_the_target_instead_of_comparing_its_name() -> None:
     assert_none(found, "ask the Target, as docs/architecture.md says")
 
 
+def test_programs_parse_python_with_the_function_that_threads_may_call() -> None:
+    guilty = [
+        f"{name}:{node.lineno}"
+        for name, path in modules().items()
+        if name.startswith("runner.") and name != "runner.core.packages.script_file"
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "ast.parse"
+    ]
+    assert_none(guilty, "call parse_python")
+
+
 def by_string(tree: ast.Module) -> Iterator[ast.expr]:
     """Yield what is imported by `import_module` and `__import__`."""
     for node in ast.walk(tree):

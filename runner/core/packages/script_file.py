@@ -1,15 +1,18 @@
-"""Find the file that a command runs: a script of its folder, or a module of `python -m`."""
+"""The Python file that a command runs: find it in its folder, and parse it."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 SOURCES = "src"  # the folder of packages in the layout of packaging.python.org
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_PARSING = threading.Lock()
 
 
 def find_module(folder: Path, name: str, *, is_run: bool = True) -> tuple[Path, Path] | None:
@@ -51,3 +54,16 @@ def is_file_in(folder: Path, name: str) -> bool:
     """Return True if the folder has a file with this relative path."""
     # os.path, because a sweep asks for the values of thousands of trials, and some are too long.
     return not os.path.isabs(name) and os.path.isfile(os.path.join(folder, name))  # noqa: PTH113, PTH117, PTH118
+
+
+def parse_python(source: str | bytes) -> ast.Module:
+    """Return the syntax tree of Python code.
+
+    Threads must not call `ast.parse` directly: in Python 3.11, they share a counter of its depth,
+    and one of them may fail with SystemError (python/cpython issue 106905).
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: as `ast.parse` does.
+    """
+    with _PARSING:
+        return ast.parse(source)

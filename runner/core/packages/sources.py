@@ -27,7 +27,7 @@ from runner.core.packages.requirements import (
     read_requirements_file,
     read_text,
 )
-from runner.core.packages.script_file import find_script
+from runner.core.packages.script_file import find_script, parse_python
 from runner.core.units import format_count
 from runner.protocol.errors import RunnerError
 
@@ -727,7 +727,7 @@ def _setup_argument(path: Path, name: str, shown: str) -> list[str] | None:
         RunnerError: the value is computed.
     """
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = parse_python(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return None
     values = _constants(tree)

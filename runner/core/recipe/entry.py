@@ -18,7 +18,13 @@ from importlib.util import decode_source
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from runner.core.packages.script_file import SOURCES, find_module, find_script, is_file_in
+from runner.core.packages.script_file import (
+    SOURCES,
+    find_module,
+    find_script,
+    is_file_in,
+    parse_python,
+)
 from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.local_code import (
     LocalCode,
@@ -395,7 +401,7 @@ def explain_syntax(folder: Path, command: Sequence[str]) -> tuple[str, ...]:
         data = (folder / name).read_bytes()
         if b"\0" in data:
             return (f"{name} is not UTF-8 text, but probably UTF-16",)
-        ast.parse(decode_source(data))
+        parse_python(decode_source(data))
     except UnicodeDecodeError as err:
         line = err.object.count(b"\n", 0, err.start) + 1
         byte = err.object[err.start]

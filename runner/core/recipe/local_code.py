@@ -10,7 +10,6 @@ import ast
 import os
 import re
 import shlex
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from runner.core.packages.script_file import SOURCES, find_module, is_file_in
+from runner.core.packages.script_file import SOURCES, find_module, is_file_in, parse_python
 from runner.core.recipe.notebook import SUFFIX, parse_code
 
 MAX_FILES = 100  # of one program, that are read: the nearest to the script
@@ -99,18 +98,14 @@ def read_source(path: Path) -> SourceFile:
     return SourceFile(path, data)
 
 
-_PARSES = threading.Lock()
-
-
 # By content, because a file may change. Few trees are kept: they are large, and slow to collect.
 @lru_cache(maxsize=2)
 def _parse(data: bytes, notebook: Path | None) -> ast.Module | None:
     if notebook is not None:
         return parse_code(notebook)
     if len(data) <= MAX_BYTES:
-        # Threads that parse at once share a counter in Python 3.11, and one fails (SystemError).
-        with suppress(SyntaxError, ValueError, RecursionError, MemoryError), _PARSES:
-            return ast.parse(data)
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return parse_python(data)
     return None  # the run reports it better
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, cast, get_args
 
+from runner.core.packages.script_file import parse_python
 from runner.core.recipe.recipe import Param, ParamType, ParamValue
 from runner.protocol.errors import RunnerError
 
@@ -64,7 +65,7 @@ def read_params(path: Path) -> tuple[Param, ...]:
     if tagged is None:
         return ()
     try:
-        statements = ast.parse(_without_magics(tagged.source)).body
+        statements = parse_python(_without_magics(tagged.source)).body
     except (SyntaxError, ValueError) as err:
         line = getattr(err, "lineno", None)
         raise RunnerError(
@@ -175,7 +176,7 @@ def parse_code(path: Path) -> ast.Module:
     with suppress(RunnerError):
         for cell in _code_cells(path):
             with suppress(SyntaxError, ValueError, RecursionError):
-                body += ast.parse(_without_magics(cell.source)).body
+                body += parse_python(_without_magics(cell.source)).body
     return ast.Module(body, [])
 
 
