@@ -217,6 +217,7 @@ _LONGEST = timedelta(hours=24)
 # Variables to keep, as with ssh. The task defines all others.
 _SSH_ENVIRONMENT = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "USER", "LOGNAME", "SHELL")
 _SSH_FAILED = 255
+_WAITING = "R-REACH-WAITING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,7 @@ class RunLocation:
     expires: datetime
     host_keys: tuple[str, ...] = ()  # of the node, as it wrote them to storage
     kept: KeptNode | None = None  # the run has failed, and keeps the node
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,7 @@ def find_location(connection: Connection, spec: RunSpec, node: str | None = None
     # container sees the keys of the image.
     keys = () if spec.image is not None else starts[task.node][1].host_keys
     expires = view.kept.until if view.kept else _expiry(spec)
-    return RunLocation(spec.run_id, task, expires, keys, view.kept)
+    return RunLocation(spec.run_id, task, expires, keys, view.kept, begun[-1].attempt)
 
 
 def _other_nodes(
@@ -386,8 +388,9 @@ def jupyter_command(seconds: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class JupyterServer:
-    """JupyterLab on a node, with its port on the node, and its token."""
+    """JupyterLab of a run, with its port on the node, and its token."""
 
+    place: RunLocation
     port: int
     token: str
 
@@ -396,22 +399,27 @@ class JupyterServer:
         return f"http://127.0.0.1:{port}/lab?token={self.token}"
 
 
-def find_jupyter(connection: Connection, home: Path, place: RunLocation) -> JupyterServer:
-    """Wait for the server that `jupyter_command` starts, and return it.
+def find_jupyter(connection: Connection, home: Path, spec: RunSpec) -> JupyterServer | None:
+    """Wait for the server that `jupyter_command` starts on the node of a run, and return it.
+
+    None means that the run has lost the node, and will start again on another one.
 
     Raises:
         RunnerError: R-DEV-JUPYTER, it has not started after two minutes.
     """
     asks = ("jupyter", "server", "list", "--json")
+    place = find_location(connection, spec)
     deadline = time.monotonic() + _JUPYTER_START_S
     with open_login(connection, home, place, asks, terminal=False) as login:
         while True:
             _, answer, error = capture_login(login, None)
             with suppress(ValueError, KeyError, IndexError):
                 found = json.loads(answer.strip().splitlines()[-1])
-                server = JupyterServer(int(found["port"]), str(found["token"]))
+                server = JupyterServer(place, int(found["port"]), str(found["token"]))
                 if 0 < server.port < 65536 and re.fullmatch(r"[0-9a-f]{48}", server.token):
                     return server
+            if _has_lost(connection, spec, place):
+                return None
             if time.monotonic() > deadline:
                 lines = error.strip().splitlines()
                 raise RunnerError(
@@ -421,6 +429,16 @@ def find_jupyter(connection: Connection, home: Path, place: RunLocation) -> Jupy
                     fix=f"runner logs {place.run_id}",
                 )
             time.sleep(1)
+
+
+def _has_lost(connection: Connection, spec: RunSpec, place: RunLocation) -> bool:
+    """Return True if a run has lost its node since this attempt started there."""
+    try:
+        return find_location(connection, spec).attempt != place.attempt
+    except RunnerError as err:
+        if err.code != _WAITING:
+            raise
+        return True
 
 
 def free_local_port(wanted: int) -> int:

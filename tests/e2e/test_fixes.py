@@ -20,7 +20,7 @@ from runner.core.settings import load_settings
 from runner.features.selftest.training import EvictedTraining
 from runner.flows import shell
 from runner.flows.runs.documents import find_run
-from runner.flows.shell import find_jupyter, find_location
+from runner.flows.shell import find_jupyter
 from runner.flows.submit.check_and_read import check_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import index_blobs
@@ -279,7 +279,7 @@ def test_runs_that_are_under_way_can_be_awaited_or_cancelled(
     spec = find_run(stored, one)
     monkeypatch.setattr(shell, "_JUPYTER_START_S", 0)  # not two minutes
     with pytest.raises(RunnerError) as absent:
-        find_jupyter(stored, cli.home, find_location(stored, spec))
+        find_jupyter(stored, cli.home, spec)
     assert absent.value.code == "R-DEV-JUPYTER"
     assert "holds the node" in follow(cli, *commands_in(absent.value.fix))
 

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from runner.azure.auth.credentials import Connection
 from runner.azure.batch.node_users import Address, TaskPlace
 from runner.flows import shell
 from runner.flows.host_keys import TrustedHost
@@ -20,6 +23,7 @@ from runner.flows.shell import make_key, prune_keys, shell_command
 from runner.flows.task_shell import TaskFolder
 from runner.node.script.workspace import write_shell_file
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import RunSpec
 from runner.protocol.task import SHELL_FILE
 
 HOSTILE = {
@@ -328,3 +332,22 @@ def test_only_folders_that_the_service_names_are_entered(
     done = remote("workitems/job/job-1/other", ["echo", "ran"], tmp_path)
     assert (done.returncode, done.stdout) == (69, "")
     assert "no folder" in done.stderr
+
+
+@pytest.mark.parametrize("later", [2, None], ids=["has started again", "waits for a node"])
+def test_run_that_loses_its_node_while_jupyterlab_starts_has_no_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, later: int | None
+) -> None:
+    attempts = [1, 1, later]  # the first is that of the login
+
+    def find(*_: object) -> shell.RunLocation:
+        if (attempt := attempts.pop(0)) is None:
+            raise RunnerError("R-REACH-WAITING", "mnist-1 is not on a node: queued")
+        return replace(place(), attempt=attempt)
+
+    monkeypatch.setattr(shell, "find_location", find)
+    monkeypatch.setattr(shell, "open_login", lambda *_args, **_: nullcontext())
+    monkeypatch.setattr(shell, "capture_login", lambda *_: (69, "", "sh: 1: cd: can't cd to wd"))
+    monkeypatch.setattr(shell.time, "sleep", lambda _: None)
+    assert shell.find_jupyter(cast("Connection", None), tmp_path, cast("RunSpec", None)) is None
+    assert attempts == []

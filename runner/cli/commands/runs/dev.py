@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -59,7 +60,6 @@ def dev(
         JUPYTER_PACKAGES,
         Forward,
         find_jupyter,
-        find_location,
         free_local_port,
         jupyter_command,
         open_login,
@@ -84,20 +84,23 @@ def dev(
             summary = cost_summary(plan.cost)
             view.log(f"for {format_duration(seconds)}, {summary}", error=True)
         spec = submit_run(connection, plan, view.on_progress)
-        _await_start(view, connection, spec)
+        server = None
+        for _ in _starts(view, connection, spec):
+            server = find_jupyter(connection, settings.home, spec) if jupyter else None
+            if server is not None or not jupyter:
+                break
+            view.log("the node was evicted; JupyterLab starts again on another one", error=True)
     ends = datetime.now(UTC) + timedelta(seconds=seconds)
     shown = {
         "run_id": spec.run_id,
         "pool": spec.pool,
         "ends": local_time(ends) if out.as_text else ends.isoformat(),
     }
-    if not jupyter:
+    if server is None:
         out.record(shown)
         _print_commands(out, spec.run_id, ends)
         return
-    home = settings.home
-    place = find_location(connection, spec)
-    server = find_jupyter(connection, home, place)
+    home, place = settings.home, server.place
     forward = Forward(free_local_port(server.port), server.port)
     # Sleep until the run ends; ssh without a command would open a shell.
     rest = ("sleep", str(seconds))
@@ -119,8 +122,11 @@ def _print_commands(out: Output, run_id: str, ends: datetime) -> None:
     out.note(f"to end it now: runner cancel {run_id}")
 
 
-def _await_start(view: StageDisplay, connection: Connection, spec: RunSpec) -> None:
-    """Show the stages of the run until its node is ready; Ctrl-C leaves it running."""
+def _starts(view: StageDisplay, connection: Connection, spec: RunSpec) -> Iterator[None]:
+    """Show the stages of the run, and yield whenever it starts on a node; Ctrl-C leaves it running.
+
+    It starts more than once if its node is evicted.
+    """
     from runner.flows.runs.events import RunEnded, StageReported
     from runner.flows.runs.watch import watch_run
 
@@ -129,7 +135,7 @@ def _await_start(view: StageDisplay, connection: Connection, spec: RunSpec) -> N
         for event in watch_run(connection, spec):
             display.show(event)
             if isinstance(event, StageReported) and event.event.stage == "command":
-                return
+                yield
             if isinstance(event, RunEnded):
                 raise RunnerError(
                     "R-DEV-ENDED",
