@@ -77,11 +77,12 @@ def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_node(incomplete: str) -> list[str]:
     """Return nodes of the local services that can be evicted."""
-    from runner.flows.local.evict import node_ids
+    from runner.flows.local.evict import local_nodes
 
-    return _matching(
-        lambda: _within_timeout(lambda: node_ids(_load_settings(target="local"))), incomplete
-    )
+    def find() -> list[str]:
+        return [node.id for node in local_nodes(_load_settings(target="local")) if node.evictable]
+
+    return _matching(lambda: _within_timeout(find), incomplete)
 
 
 def complete_recipe(incomplete: str) -> list[str]:

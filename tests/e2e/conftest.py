@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +18,11 @@ from typing import Any, TypeVar
 import pytest
 
 from runner.core.home import HomePaths
+from runner.core.settings import load_settings
 from runner.flows.local import services
+from runner.flows.local.evict import local_nodes
 from runner.flows.local.task_folders import folders_outside
+from runner.protocol.errors import RunnerError
 from tests.e2e import warm
 from tests.e2e.extras import Extras, ensure_extras
 
@@ -150,6 +154,16 @@ def evict_node_of(cli: Cli, run_id: str, *options: object) -> list[dict[str, Any
     return found
 
 
+def await_evictions(cli: Cli) -> None:
+    """Wait until no node of the pool is being evicted or replaced because an earlier test asked.
+
+    An eviction happens up to 30 seconds after it was announced, to any run on the node.
+    """
+    settings = load_settings({}, cwd=cli.cwd, env=cli.env)
+    with suppress(RunnerError):  # an earlier test stopped the services
+        until(lambda: all(node.evictable for node in local_nodes(settings)), timeout_s=120)
+
+
 def known_runs(cli: Cli) -> set[str]:
     """Return the IDs of all runs, including runs of other tests, which end at any time."""
     return {row["run_id"] for row in cli.json("ps", "-a")}
@@ -169,7 +183,9 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
 
 @pytest.fixture
 def cli(session_home: Path, tmp_path: Path) -> Cli:
-    return Cli(session_home, tmp_path)
+    found = Cli(session_home, tmp_path)
+    await_evictions(found)
+    return found
 
 
 @pytest.fixture(scope="session")

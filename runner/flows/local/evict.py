@@ -82,10 +82,9 @@ def evict(
     return evicted
 
 
-def node_ids(settings: Settings) -> list[str]:
-    """Return the IDs of the nodes that can be evicted, for shell completion."""
-    found = _nodes(_Emulator(settings), POOL_ID)
-    return [node.id for node in found if node.evictable]
+def local_nodes(settings: Settings) -> list[LocalNode]:
+    """Return the nodes of the pool `local`."""
+    return _nodes(_Emulator(settings), POOL_ID)
 
 
 def _check(node: str | None, count: int | None, *, everything: bool) -> None:
