@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -57,6 +58,14 @@ def ensure_extras() -> Extras:
     folder = (
         ROOT / ".cache" / "extras" / f"{name}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
     )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest workers share the folder
+        _install(uv, folder)
+    return Extras(folder / "bin")
+
+
+def _install(uv: Path, folder: Path) -> None:
     if not (folder / "ready").exists():
         for words in (
             ["venv", "--clear", "--python", sys.executable, str(folder)],
@@ -70,4 +79,3 @@ def ensure_extras() -> Extras:
             if done.returncode:
                 pytest.skip(f"the extras cannot be installed: {done.stderr[-300:]}")
         (folder / "ready").touch()
-    return Extras(folder / "bin")

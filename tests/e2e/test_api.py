@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import runner
-from tests.e2e.conftest import ROOT, until
+from tests.e2e.conftest import ROOT, Cli, until
 
 Write = Callable[..., Path]
 
@@ -26,8 +26,8 @@ raise SystemExit(3)
 
 
 @pytest.fixture(autouse=True)
-def at_home(session_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUNNER_HOME", str(session_home))
+def at_home(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNER_HOME", str(cli.home))
     monkeypatch.setenv("RUNNER_CONFIG", "")
     monkeypatch.chdir(tmp_path)
 

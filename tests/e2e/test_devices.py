@@ -21,9 +21,8 @@ print("converting the data", flush=True)
 time.sleep(600)
 """
 BUSY = """
-import time
-until = time.time() + {0}
-while time.time() < until:
+import os
+while not os.path.exists({0!r}):
     sum(range(10000))
 print("loss: 0.5")
 """
@@ -75,10 +74,11 @@ def test_run_with_an_idle_gpu_is_ended_and_explained(
 @pytest.mark.slow
 @pytest.mark.feature(39)
 def test_use_of_a_busy_run_is_shown_while_it_runs_and_afterwards(
-    cli: Cli, gpu: NvidiaSmi, script: Write
+    cli: Cli, gpu: NvidiaSmi, script: Write, tmp_path: Path
 ) -> None:
     gpu.set("busy")
-    run = train(cli, script(BUSY.format(20)), "--idle-timeout", "5s", "--detach")["run_id"]
+    gate = tmp_path / "gate"
+    run = train(cli, script(BUSY.format(str(gate))), "--idle-timeout", "5s", "--detach")["run_id"]
 
     def use() -> str | None:
         return next((node["use"] for node in cli.json("pool", "nodes", "local")), None)
@@ -88,6 +88,7 @@ def test_use_of_a_busy_run_is_shown_while_it_runs_and_afterwards(
     assert "GPU use" in printed
     assert "97 %" in printed
     plot = cli.cwd / "use.svg"
+    gate.touch()
     assert cli.run("attach", run).returncode == 0
     cli.ok("metrics", run, "--system", "--plot", plot)
     assert "memory of the script in MB" in plot.read_text(encoding="utf-8")

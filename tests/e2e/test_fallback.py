@@ -214,14 +214,14 @@ def test_scheduled_mover_completes_what_killed_movers_left_without_a_client(
     options = ("--pools", "empty,last", "--detach", "--fallback-after")
     first = cli.json("train", folder, *options, "1m")["run_id"]
     begun = time.monotonic()
-    runs = [cli.json("train", folder, *options, "80s")["run_id"] for _ in range(4)]
+    runs = [cli.json("train", folder, *options, "100s")["run_id"] for _ in range(4)]
     submitted = time.monotonic()
     resize(batch, "last", 3)
     until(lambda: time.monotonic() - begun > 61, timeout_s=90)
     found = cli.json("pool", "fallback")
     assert found["moved"] == [f"{first}: moved to pool last"], found
     assert not found["moving"]
-    until(lambda: time.monotonic() - submitted > 81, timeout_s=90)
+    until(lambda: time.monotonic() - submitted > 101, timeout_s=120)
     for number in (1, 2, 6, 11):
         command = [sys.executable, "-c", DYING_MOVER, str(number)]
         env = {**os.environ, **cli.env}

@@ -98,7 +98,7 @@ def test_submission_during_which_the_disk_fills_ends_and_can_be_repeated(
         code, fix = err.code, err.fix or ""
     assert code in ("", "R-DISK-SPACE", STORAGE_FULL)
     assert "free" in fix
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 200
     disk.free()
     run_id = disk.cli.json("train", "project")["run_id"]
     states = {row["run_id"]: row["state"] for row in disk.cli.json("ps")}
@@ -118,7 +118,7 @@ def test_full_disk_is_named_by_each_command_that_needs_room(emptied: SmallDisk) 
     ):
         began = time.monotonic()
         done = cli.run(*command)
-        assert time.monotonic() - began < 60, command
+        assert time.monotonic() - began < 200, command
         assert done.returncode, command
         assert any(code in done.stderr for code in ("R-DISK-", STORAGE_FULL)), done.stderr
         assert "free" in done.stderr.partition("fix:")[2], done.stderr

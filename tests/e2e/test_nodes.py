@@ -20,7 +20,7 @@ rank, attempt = os.environ["RUNNER_NODE_RANK"], os.environ["RUNNER_ATTEMPT"]
 state = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"]) / "step"
 step = int(state.read_text()) if state.exists() else 0
 print(f"rank {rank} attempt {attempt} from {'a checkpoint' if step else 'the start'}", flush=True)
-while step < 400 and not (attempt != "1" and step):
+while step < 3000 and not (attempt != "1" and step):
     step += 1
     state.with_suffix(".new").write_text(str(step))
     os.rename(state.with_suffix(".new"), state)

@@ -74,7 +74,7 @@ def sweep(cli: Cli, script: Write, tmp_path: Path) -> str:
 
 
 def await_states(cli: Cli, sweep: str, **wanted: int) -> None:
-    until(lambda: cli.json("sweep", "show", sweep)["states"] == wanted, timeout_s=60)
+    until(lambda: cli.json("sweep", "show", sweep)["states"] == wanted)
 
 
 def await_state(connection: Connection, job_id: str, state: str) -> None:
@@ -82,7 +82,7 @@ def await_state(connection: Connection, job_id: str, state: str) -> None:
         job = read_job(connection, job_id)
         return job is not None and job.state == state
 
-    until(is_there, timeout_s=60)
+    until(is_there)
 
 
 def refuse_resume(cli: Cli, sweep: str, end: str) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -208,7 +207,7 @@ def test_node_of_a_failed_run_is_kept_until_it_is_released(
     assert cli.json("cancel", run_id) == {
         "run_id": run_id, "state": "failed", "changed": False, "released": True,
     }  # fmt: skip
-    until(lambda: kept(cli, run_id) is None, timeout_s=60)
+    until(lambda: kept(cli, run_id) is None)
     cli.run("attach", again)  # got the slot
     refused = cli.run("exec", run_id, "--", "true")
     assert "R-REACH-ENDED" in refused.stderr
@@ -223,18 +222,18 @@ def test_whatever_waits_for_a_kept_node_names_it(cli: Cli, script: Callable[[str
         if other["node"] != node:
             cli.ok("pool", "disable", "local", other["node"])
     waits = cli.json("train", script("print('got the slot')"), "--detach")["run_id"]
-    found = until(lambda: cli.json("why", waits)["evidence"], timeout_s=20)
+    found = until(lambda: cli.json("why", waits)["evidence"])
     assert any(releases in each["text"] for each in found)
     assert cli.json("why", waits)["command"] == f"runner cancel {run_id}"
-    with ThreadPoolExecutor() as threads:
-        drain = threads.submit(cli.run, "pool", "drain", "local")
-        until(lambda: cli.json("why", waits)["cause"] == "JobDisabled")
-        cli.json("show", run_id)  # the drain has begun to wait
-        cli.json("cancel", run_id)
-        drained = drain.result()
-    assert drained.returncode == 0, drained.stderr
-    assert drained.stderr.count(releases) == 1
-    assert f"`runner cancel {run_id}` releases it" in drained.stderr
+    drain = cli.start("pool", "drain", "local")
+    assert drain.stderr is not None
+    said = next(line for line in drain.stderr if releases in line)  # it has begun to wait
+    assert cli.json("why", waits)["cause"] == "JobDisabled"
+    cli.json("cancel", run_id)
+    later = drain.stderr.read()
+    assert drain.wait(240) == 0, said + later
+    assert releases not in later
+    assert f"`runner cancel {run_id}` releases it" in said + later
     assert kept(cli, run_id) is None, "the drain waited for the node"
     cli.ok("pool", "enable", "local")
     assert cli.run("attach", waits).returncode == 0
@@ -246,9 +245,9 @@ def test_hold_ends_by_itself_and_an_eviction_does_not_start_the_run_again(
 ) -> None:
     folder = script(_FAILS)
     run_id, _ = fail_and_keep(cli, folder, "5s")
-    until(lambda: kept(cli, run_id) is None, timeout_s=60)
+    until(lambda: kept(cli, run_id) is None)
     evicted, _ = fail_and_keep(cli, folder, "10m")
-    cli.ok("local", "evict", cli.json("show", evicted)["attempts"][0]["node"])
-    until(lambda: kept(cli, evicted) is None, timeout_s=60)
+    cli.ok("local", "evict", cli.json("show", evicted)["attempts"][0]["node"], "--notice", "5")
+    until(lambda: kept(cli, evicted) is None)
     shown = cli.json("show", evicted)
     assert (shown["state"], len(shown["attempts"])) == ("failed", 1)

@@ -37,7 +37,7 @@ from runner.protocol.paths import RunPaths, make_run_id
 from runner.protocol.results import index_blobs
 from runner.protocol.run_spec import RunSpec, parse_run
 from tests.contract.server import wire
-from tests.e2e.conftest import until
+from tests.e2e.conftest import Cli, until
 from tests.e2e.plans import plan_recipe
 
 Write = Callable[..., Path]
@@ -54,8 +54,8 @@ for n in range(300):
 
 
 @pytest.fixture
-def settings(session_home: Path, tmp_path: Path) -> Settings:
-    return load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(session_home), "HOME": "/"})
+def settings(cli: Cli) -> Settings:
+    return load_settings({}, cwd=cli.cwd, env={"RUNNER_HOME": str(cli.home), "HOME": "/"})
 
 
 @pytest.fixture

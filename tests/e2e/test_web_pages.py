@@ -148,16 +148,22 @@ def _batch(cli: Cli) -> Generator[Port]:
     """Open the Batch emulator with a leaked key, which its own API takes as a token."""
     state, keys = _services(cli)
     url = f"{state.batch_endpoint}/_emulator/health"
-    events = f"{state.batch_endpoint}/_emulator/events"
+    nodes = f"{state.batch_endpoint}/_emulator/pools/local/nodes"
     headers = {"authorization": f"Bearer {keys['batch']}"}
-    before = plain_http.get(events, headers=headers).json()["value"]
+
+    def node_ids() -> list[str]:
+        found = plain_http.get(nodes, headers=headers).json()
+        return [node["nodeId"] for node in found.get("value", [])]
+
+    before = node_ids()
+    assert before
     yield Port(
         state.batch_endpoint,
         urlsplit(url).path,
         "isolation",
         write="/_emulator/reset",
         headers=headers,
-        is_unchanged=lambda: plain_http.get(events, headers=headers).json()["value"] == before,
+        is_unchanged=lambda: node_ids() == before,
     )
 
 

@@ -315,7 +315,7 @@ def test_eviction_of_a_waiting_run_is_named(cli: Cli, script: Write) -> None:
     run_id = cli.json("train", folder, "--detach")["run_id"]
     until(lambda: cli.json("show", run_id)["state"] == "running")
     assert cli.json("why", run_id)["cause"] is None
-    cli.ok("local", "evict", "--all", "--notice", "0s", "--away", "20s")
+    cli.ok("local", "evict", "--all", "--notice", "0s", "--away", "40s")
     until(lambda: cli.json("show", run_id)["state"] == "queued")
     found = why(cli, run_id)
     assert found["cause"] == "Evicted"
@@ -449,7 +449,7 @@ HEALTHY = 20  # runs: four in five of them run to their end, and one in five is 
 @pytest.mark.slow
 def test_healthy_run_has_no_cause_from_submission_to_end(cli: Cli, script: Write) -> None:
     """It waits for slots or for a predecessor, prepares, runs, and ends or is cancelled."""
-    folder = script("import time\nprint('on', flush=True)\ntime.sleep(0.5)\n")
+    folder = script("import time\nprint('on', flush=True)\ntime.sleep(2)\n")
     lines = ["tasks:"]
     for number in range(HEALTHY):
         behind = f", after: [t{number - 1}]" if number % 10 == 9 else ""
