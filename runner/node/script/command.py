@@ -638,20 +638,28 @@ def run_command(  # noqa: PLR0913 - all arguments describe one process
 def _left_running(existing: frozenset[int]) -> tuple[str, ...]:
     """Return the command lines of new children that still run after HELPERS_END_S."""
     until = time.monotonic() + HELPERS_END_S
-    while left := {
-        pid: line for pid in _script_children() - existing if (line := _command_line(pid))
-    }:
+    while left := {pid for pid in _script_children() - existing if _is_running(pid)}:
         if time.monotonic() > until:
-            return tuple(left[pid] for pid in sorted(left))
+            return tuple(line for pid in sorted(left) if (line := _command_line(pid)))
         time.sleep(POLL_S)
     return ()
 
 
+def _is_running(pid: int) -> bool:
+    state = _process_state(pid)
+    return state is not None and not state.has_ended
+
+
 def _command_line(pid: int) -> str:
-    """Return the command line of a process, quoted for a shell; "" if it has ended."""
+    """Return the command line of a process, quoted for a shell; "" if it is gone.
+
+    A process that is just starting a program has none; its name is returned instead.
+    """
     with suppress(OSError):
         words = _read(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
-        return shlex.join(map(os.fsdecode, words)) if words[0] else ""
+        if any(words):
+            return shlex.join(map(os.fsdecode, words))
+        return os.fsdecode(_read(f"/proc/{pid}/comm").strip())
     return ""
 
 

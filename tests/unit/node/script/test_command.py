@@ -134,16 +134,21 @@ def test_background_child_holding_stdout_does_not_block_run(run: Runner, until: 
     until(lambda: not alive(child))
 
 
+_STARTED = "until grep -qx sleep /proc/$!/comm; do :; done"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses /proc")
 @pytest.mark.parametrize(
     ("text", "left"),
     [
-        ("sleep 60 &", ("sleep 60",)),
-        ("setsid sleep 61 & sleep 62 & sleep 0.2", ("sleep 61", "sleep 62")),
+        (f"sleep 60 & {_STARTED}", ("sleep 60",)),
+        (f"setsid sleep 61 & {_STARTED}; sleep 62 & {_STARTED}", ("sleep 61", "sleep 62")),
         ("sleep 0.1 &", ()),
         ("sleep 60 & kill $!", ()),
-        ("sleep 60 & kill -9 $$", ("sleep 60",)),
+        (f"sleep 60 & {_STARTED}; kill -9 $$", ("sleep 60",)),
+        # As a process that is just starting a program, it has no first word.
+        (f"bash -c 'exec -a \"\" sleep 60' & {_STARTED}", ("'' 60",)),
     ],
 )
 def test_processes_that_the_script_leaves_running_are_named(
