@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
+import socket
 import sys
 import threading
 from collections.abc import Generator
@@ -36,6 +38,21 @@ def read_body(request: BaseHTTPRequestHandler) -> bytes:
         request.close_connection = True
         raise ConnectionError("the body is cut short")
     return body
+
+
+def reusable_ports(count: int) -> list[int]:
+    """Return free ports that nobody else gets while a server of the test does not listen.
+
+    They are below those that systems choose for port 0 and for outgoing connections.
+    """
+    with contextlib.ExitStack() as stack:
+        found: list[int] = []
+        while len(found) < count:
+            port = 20_000 + secrets.randbelow(12_000)
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+        return found
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 HERE = Path(__file__).parent
+WAIT_MS = 120_000  # for what happens at once on a quiet machine
 EVIL = "evil.test"  # a name of another website, which leads to this machine
 _LINK = re.compile(r"http://\S+/\?token=\S+")
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -80,7 +81,7 @@ class PageServer:
             until(lambda: self.link != used)
         return self._cookie
 
-    def stop(self, timeout_s: float = 30) -> int:
+    def stop(self, timeout_s: float = 120) -> int:
         """Press Ctrl-C, and return the exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(timeout_s)
@@ -209,6 +210,7 @@ def new_page(chromium: Browser, watched: Watched) -> Generator[NewPage]:
     def open_tab(server: PageServer, *, signed_in: bool = True, **options: Any) -> Page:
         given: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}, **options}
         context = chromium.new_context(base_url=server.address, **given)
+        context.set_default_timeout(WAIT_MS)
         contexts.append(context)
         if signed_in:
             name, value = server.cookie()

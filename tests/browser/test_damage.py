@@ -77,7 +77,7 @@ class Stored:
         transport = httpx.ASGITransport(app.asgi, client=("127.0.0.1", 5000))
         found: dict[str, tuple[int, str]] = {}
         async with httpx.AsyncClient(
-            transport=transport, base_url=f"http://{HOST}", trust_env=False, timeout=60
+            transport=transport, base_url=f"http://{HOST}", trust_env=False, timeout=300
         ) as browser:
             await browser.get(f"/?token={app.access.link_token}")
             for path in self.addresses:

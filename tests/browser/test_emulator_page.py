@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 
 from batch_emulator.domain.account import Limits
-from batch_emulator.server import Server, bind
+from batch_emulator.server import Server
+from tests.browser.conftest import WAIT_MS
 from tests.contract.server import ACCOUNT, KEY, MACHINE, Things, client_for
+from tests.loopback import reusable_ports
 
 # Playwright is installed separately, so that its types may be missing.
 Browser = Any
@@ -96,7 +98,7 @@ def _open(browser: Browser, server: Server, **options: Any) -> tuple[Page, str]:
     assert server.page_link is not None
     link = server.page_link
     context = browser.new_context(**options)
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     page.goto(link)
     return page, link.partition("/?")[0]
@@ -278,8 +280,7 @@ def test_axe_finds_nothing_serious(browser: Browser, server: Server, scheme: str
 
 
 def test_page_goes_on_after_a_restart_of_the_emulator(browser: Browser, tmp_path: Path) -> None:
-    with bind("127.0.0.1", 0) as one, bind("127.0.0.1", 0) as other:
-        ports = [str(listener.getsockname()[1]) for listener in (one, other)]
+    ports = [str(port) for port in reusable_ports(2)]
 
     def start() -> tuple[subprocess.Popen[str], str]:
         process = subprocess.Popen(
@@ -298,14 +299,15 @@ def test_page_goes_on_after_a_restart_of_the_emulator(browser: Browser, tmp_path
 
     process, link = start()
     page = browser.new_page()
+    page.set_default_timeout(WAIT_MS)
     try:
         page.goto(link)
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(120)
         note = page.locator("#trouble")
-        note.filter(has_text="does not answer").wait_for(timeout=15_000)
+        note.filter(has_text="does not answer").wait_for()
         process, _ = start()
-        note.wait_for(state="hidden", timeout=15_000)
+        note.wait_for(state="hidden")
         assert "az batch pool create" in page.locator("main").inner_text()
     finally:
         page.close()

@@ -76,7 +76,7 @@ def confirm(page: Page) -> str:
     """Press the button of a form, wait for the end of its command, and return the command."""
     shown = page.inner_text("#command code")
     page.locator("main form .buttons button:not([formmethod])").click()
-    page.get_by_text("Done.").wait_for(timeout=120_000)
+    page.get_by_text("Done.").wait_for()
     return shown
 
 
@@ -94,9 +94,9 @@ def test_recipe_is_found_filled_in_planned_and_started(page: Page, cli: Cli) -> 
     page.get_by_label("lr").fill("0.5")
     page.get_by_label("size").select_option("large")
     page.get_by_label("fast").select_option("true")
-    page.locator("#command", has_text="--set=fast=true").wait_for(timeout=20_000)
+    page.locator("#command", has_text="--set=fast=true").wait_for()
     page.get_by_role("button", name="Show plan and price").click()
-    page.get_by_role("heading", name="Plan").wait_for(timeout=60_000)
+    page.get_by_role("heading", name="Plan").wait_for()
     assert "--lr 0.5" in page.inner_text("#plan")
     assert page.get_by_label("size").input_value() == "large"  # the address holds the form
     command = confirm(page)
@@ -105,7 +105,7 @@ def test_recipe_is_found_filled_in_planned_and_started(page: Page, cli: Cli) -> 
     assert shown["state"] == "succeeded"
     assert shown["run"]["params"] == {"lr": 0.5, "size": "large", "depth": 3, "fast": True}
     page.get_by_role("link", name=run).first.click()
-    page.locator(".head .state.succeeded").wait_for(timeout=60_000)
+    page.locator(".head .state.succeeded").wait_for()
     assert shlex.split(command)[:4] == ["runner", "train", "./cats", "--detach"]
 
 
@@ -123,7 +123,7 @@ def test_copied_command_does_the_same_in_a_shell(page: Page, cli: Cli) -> None:
 
 def test_wrong_values_are_refused_where_they_are_entered(page: Page, watched: Watched) -> None:
     page.goto("/new?recipe=./cats&set.lr=7&plan=1")
-    page.get_by_role("alert").get_by_text("lr").first.wait_for(timeout=20_000)
+    page.get_by_role("alert").get_by_text("lr").first.wait_for()
     page.goto("/new?recipe=./cats")
     page.get_by_label("depth").fill("0")
     page.get_by_role("button", name="Train").click()
@@ -138,13 +138,13 @@ def test_sweep_is_started_with_the_keyboard_alone(page: Page, cli: Cli) -> None:
     page.goto("/new?recipe=./cats&kind=sweep")
     page.get_by_label("Values of lr").focus()
     page.keyboard.type("0.1,0.2")
-    page.locator("#command", has_text="--param=lr=0.1,0.2").wait_for(timeout=20_000)
+    page.locator("#command", has_text="--param=lr=0.1,0.2").wait_for()
     for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent") == "Start the sweep":
             break
     page.keyboard.press("Enter")
-    page.get_by_text("Done.").wait_for(timeout=120_000)
+    page.get_by_text("Done.").wait_for()
     sweep = page.locator("a.button.main[href^='/sweeps/']").first.inner_text()
     until(lambda: cli.json("sweep", "show", sweep)["states"].get("succeeded") == 2)
     assert cli.json("sweep", "show", sweep)["states"] == {"succeeded": 2}
@@ -159,7 +159,7 @@ def test_model_is_registered_named_and_deleted(page: Page, cli: Cli) -> None:
     page.get_by_role("link", name="cats").click()
     page.get_by_role("link", name="Alias").click()
     page.get_by_label("Alias").fill("production")
-    page.locator("#command", has_text="production").wait_for(timeout=20_000)
+    page.locator("#command", has_text="production").wait_for()
     confirm(page)
     page.goto("/models/cats")
     page.get_by_text("production").wait_for()
@@ -175,7 +175,7 @@ def test_data_is_uploaded_downloaded_and_deleted(page: Page, cli: Cli) -> None:
     page.get_by_role("link", name="Upload").click()
     page.get_by_label("File or folder").fill("notes.txt")
     page.get_by_label("To").fill("sets/a b/notes.txt")
-    page.locator("#command", has_text="notes.txt").wait_for(timeout=20_000)
+    page.locator("#command", has_text="notes.txt").wait_for()
     confirm(page)
     page.goto("/data")
     page.get_by_role("link", name="sets/").click()
@@ -197,7 +197,7 @@ def test_schedule_is_created_triggered_and_deleted(page: Page, cli: Cli) -> None
     page.get_by_label("Recipe").fill("./cats")
     page.get_by_label("Times", exact=True).fill("0 3 * * *")
     page.get_by_label("Name").fill("nightly")
-    page.locator("#command", has_text="--name=nightly").wait_for(timeout=20_000)
+    page.locator("#command", has_text="--name=nightly").wait_for()
     confirm(page)
     page.goto("/schedules/nightly")
     page.get_by_role("link", name="Pause").click()
@@ -219,7 +219,7 @@ def test_tasks_of_a_file_and_a_new_recipe(page: Page, cli: Cli) -> None:
     confirm(page)
     page.goto("/act/recipe-new")
     page.get_by_label("Name of its folder").fill("dogs")
-    page.locator("#command", has_text="dogs").wait_for(timeout=20_000)
+    page.locator("#command", has_text="dogs").wait_for()
     confirm(page)
     assert (cli.cwd / "dogs" / "train.yaml").is_file()
     page.get_by_role("link", name="Continue").click()

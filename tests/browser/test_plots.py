@@ -10,6 +10,7 @@ import pytest
 
 from runner.core.curves import Curve, draw_html, html_page
 from runner.core.sweep_plots import PlottedTrial, draw_sweep
+from tests.browser.conftest import WAIT_MS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -50,6 +51,7 @@ def opened(chromium: Browser, page: str, folder: Path) -> Page:
     path = folder / "plot.html"
     path.write_text(page, encoding="utf-8")
     shown = chromium.new_context(viewport={"width": 1200, "height": 800}).new_page()
+    shown.set_default_timeout(WAIT_MS)
     shown.goto(path.as_uri())
     return shown
 

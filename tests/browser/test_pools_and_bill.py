@@ -53,11 +53,11 @@ def test_bar_of_a_new_run_appears_and_leads_to_it(
     browser_page.goto("/pools/local")
     # Not the bar of its set-up, which another one may cover.
     bar = browser_page.locator(f"svg.nodes a[href='/runs/{run_id}'] .bar.running").first
-    bar.wait_for(state="attached", timeout=60_000)
+    bar.wait_for(state="attached")
     bar.click()
     browser_page.wait_for_url(f"**/runs/{run_id}")
     write_whole(gate, "")
-    browser_page.locator(".head .state.succeeded").wait_for(timeout=60_000)
+    browser_page.locator(".head .state.succeeded").wait_for()
     assert browser_page.title().startswith(run_id)
 
 
@@ -91,11 +91,11 @@ def test_simulator_answers_a_form(browser_page: Page) -> None:
     browser_page.get_by_label("VM sizes").fill("Standard_NC16as_T4_v3")
     browser_page.get_by_label("Region").fill("swedencentral")
     browser_page.get_by_role("button", name="Simulate").click()
-    browser_page.get_by_text("Cheapest within").wait_for(timeout=60_000)
+    browser_page.get_by_text("Cheapest within").wait_for()
     assert browser_page.locator("img.picture").evaluate("each => each.naturalWidth") > 0
     browser_page.get_by_label("Time of a task").fill("long")
     browser_page.get_by_role("button", name="Simulate").click()
-    browser_page.get_by_role("alert").get_by_text("is not a duration").wait_for(timeout=60_000)
+    browser_page.get_by_role("alert").get_by_text("is not a duration").wait_for()
 
 
 def act(page: Page, name: str, command: str, **values: str) -> str:
@@ -113,7 +113,7 @@ def act(page: Page, name: str, command: str, **values: str) -> str:
     loss = page.locator(".loss")
     lost = loss.inner_text() if loss.count() else ""
     page.locator("form.act .buttons button").first.click()
-    page.get_by_text("Done.", exact=True).wait_for(timeout=60_000)
+    page.get_by_text("Done.", exact=True).wait_for()
     return lost
 
 
@@ -126,16 +126,16 @@ def test_pool_is_changed_and_its_nodes_are_evicted_from_the_page(
         page.goto("/pools/local")
         act(page, "Resize", "runner pool resize local 2 --dedicated=0", Spot_nodes="2")
         page.goto("/pools/local")
-        page.locator("tbody tr[id^='node-']").nth(1).wait_for(timeout=60_000)
+        page.locator("tbody tr[id^='node-']").nth(1).wait_for()
         node = page.locator("tbody tr[id^='node-'] th").first.inner_text()
         act(page, "Disable", f"runner pool disable local {node}")
         page.goto(f"/pools/local?q={node}")
-        page.locator(f"tr[id='node-{node}']", has_text="offline").wait_for(timeout=60_000)
+        page.locator(f"tr[id='node-{node}']", has_text="offline").wait_for()
         page.locator(f"tr[id='node-{node}']").get_by_role("link", name="Enable").click()
         page.wait_for_url("**/act/node-enable*")
         assert page.inner_text("pre.command code") == f"runner pool enable local {node}"
         page.locator("form.act .buttons button").first.click()
-        page.get_by_text("Done.", exact=True).wait_for(timeout=60_000)
+        page.get_by_text("Done.", exact=True).wait_for()
         run_id, gate = start_waiting(own_services, tmp_path / "evicted")
         page.goto("/pools/local?state=running")
         busy = page.locator("tbody tr[id^='node-'] th")
@@ -154,7 +154,7 @@ def test_pool_is_changed_and_its_nodes_are_evicted_from_the_page(
         (attempts,) = {row["attempts"] for row in own_services.json("ps")}
         assert attempts == 2
         page.goto("/pools/local")
-        page.locator("svg.nodes .eviction").wait_for(state="attached", timeout=60_000)
+        page.locator("svg.nodes .eviction").wait_for(state="attached")
         drained = "runner pool drain local --running=requeue"
         assert "No task runs" in act(page, "Drain", drained, Running_runs="requeue")
         page.goto("/pools/local")

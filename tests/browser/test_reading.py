@@ -44,12 +44,12 @@ def test_run_updates_itself_and_log_lines_arrive(
 ) -> None:
     run_id, gate = start_waiting(services, tmp_path / "live")
     browser_page.goto(f"/runs/{run_id}")
-    browser_page.locator("#log", has_text="waiting").wait_for(timeout=60_000)
+    browser_page.locator("#log", has_text="waiting").wait_for()
     browser_page.evaluate("document.querySelector('#log').dataset.mine = '1'")
     write_whole(gate, "")
-    browser_page.locator("#log", has_text="went on").wait_for(timeout=20_000)
-    browser_page.locator(".head .state.succeeded").wait_for(timeout=60_000)
-    browser_page.get_by_role("link", name="Reproduce").wait_for(timeout=20_000)
+    browser_page.locator("#log", has_text="went on").wait_for()
+    browser_page.locator(".head .state.succeeded").wait_for()
+    browser_page.get_by_role("link", name="Reproduce").wait_for()
     assert browser_page.locator("#log").get_attribute("data-mine") == "1"  # not replaced
     assert browser_page.inner_text("#log").count("went on") == 1
 
@@ -63,7 +63,7 @@ def test_cancel_shows_its_command_asks_and_acts(
     assert f"runner cancel {run_id}" in browser_page.inner_text("main")
     browser_page.get_by_role("button", name="Cancel").click()
     browser_page.wait_for_url("**/jobs/*")
-    browser_page.get_by_text("Done.").wait_for(timeout=60_000)
+    browser_page.get_by_text("Done.").wait_for()
     assert services.json("show", run_id)["state"] == "cancelled"
     browser_page.goto(f"/runs/{run_id}")
     assert browser_page.locator(".head .state").inner_text().endswith("cancelled")
@@ -77,7 +77,7 @@ def test_retry_leads_to_the_new_run(services: Cli, browser_page: Page, tmp_path:
     browser_page.goto(f"/runs/{run_id}")
     browser_page.get_by_role("link", name="Retry").click()
     browser_page.get_by_role("button", name="Retry").click()
-    browser_page.get_by_text("Done.").wait_for(timeout=60_000)
+    browser_page.get_by_text("Done.").wait_for()
     new = browser_page.locator("main a[href^='/runs/']").first.inner_text()
     assert new != run_id
     until(lambda: services.json("show", new)["state"] == "failed")

@@ -99,7 +99,7 @@ def test_row_has_curve_price_and_chosen_columns(
 ) -> None:
     browser_page.goto(f"/runs?experiment=curves&{PRICES}")
     row = browser_page.locator(f"#row-{curves[0]}")
-    row.locator("svg.spark path").wait_for(timeout=20_000)
+    row.locator("svg.spark path").wait_for()
     assert re.search(r"loss\s+0\.2041", row.inner_text())
     assert "$" in row.inner_text()
     browser_page.locator("#columns summary").click()
@@ -129,11 +129,11 @@ def test_state_curve_checkpoint_and_new_runs_appear_and_choices_stay(
     (tmp_path / "work" / "train.yaml").write_text(recipe, encoding="utf-8")
     started = services.ok("train", tmp_path / "work", "-d", "-o", "json")
     row = browser_page.locator(f"#row-{json.loads(started)['run_id']}")
-    row.locator(".state.running").wait_for(timeout=60_000)
-    row.locator("svg.spark").wait_for(timeout=20_000)
-    row.locator("time").nth(1).wait_for(timeout=60_000)  # of the checkpoint and of the submission
+    row.locator(".state.running").wait_for()
+    row.locator("svg.spark").wait_for()
+    row.locator("time").nth(1).wait_for()  # of the checkpoint and of the submission
     write_whole(gate, "")
-    row.locator(".state.succeeded").wait_for(timeout=60_000)
+    row.locator(".state.succeeded").wait_for()
     assert browser_page.get_by_label("Search").input_value() == "half a word"
     assert browser_page.get_by_label(f"Select {curves[0]}").is_checked()
 
@@ -148,7 +148,7 @@ def test_older_rows_come_when_the_end_is_seen_and_stay(
     for run_id in curves[:2]:
         browser_page.locator(
             f"#older ~ * tr[data-run='{run_id}'], tr[data-run='{run_id}']"
-        ).wait_for(timeout=20_000)
+        ).wait_for()
     browser_page.wait_for_timeout(4000)  # two updates
     assert browser_page.locator("tr[data-run]").count() == 3
 
@@ -168,7 +168,7 @@ def test_runs_are_compared_over_steps_time_and_dollars(
         browser_page.get_by_label("Axis").select_option(axis)
         addressed(browser_page, f"axis={axis}")
         curve = browser_page.locator("#plot-loss path[data-run]")
-        curve.first.wait_for(state="attached", timeout=20_000)
+        curve.first.wait_for(state="attached")
         assert curve.count() == 2
         assert word in (browser_page.locator("#plot-loss > svg").text_content() or "")
     table = browser_page.locator("table.differences").inner_text()
@@ -191,7 +191,7 @@ def test_hover_marks_a_run_in_all_pictures_and_tables(
     browser_page: Page, curves: tuple[str, ...]
 ) -> None:
     browser_page.goto("/compare?experiment=curves")
-    browser_page.locator("#plot-loss path[data-run]").first.wait_for(timeout=20_000)
+    browser_page.locator("#plot-loss path[data-run]").first.wait_for()
     browser_page.locator(f"#run-{curves[1]}").hover()
     for plot in ("loss", "score"):
         marked = browser_page.locator(f"#plot-{plot} path.on")
@@ -216,10 +216,10 @@ def test_long_curve_is_read_closer_where_a_range_is_drawn(
     tmp_path.chmod(0o755)
     run_id = json.loads(services.ok("train", tmp_path, "-o", "json"))["run_id"]
     browser_page.goto(f"/compare?run={run_id}")
-    browser_page.locator("#plot-loss path[data-run]").wait_for(state="attached", timeout=20_000)
+    browser_page.locator("#plot-loss path[data-run]").wait_for(state="attached")
     browser_page.locator("#plot-loss").hover()
     plot = browser_page.locator("#plot-loss .u-over")
-    plot.wait_for(timeout=20_000)
+    plot.wait_for()
     box = plot.bounding_box()
     assert box is not None
     middle = box["y"] + box["height"] / 2

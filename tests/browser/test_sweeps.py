@@ -123,7 +123,7 @@ def test_hover_marks_the_same_trial_everywhere(browser_page: Page) -> None:
     row.hover()
     assert browser_page.locator(".hot[d^=M]").count() == 3
     assert browser_page.locator(".curves .on").get_attribute("data-row") == "3"
-    browser_page.locator("#readout", has_text=f"trial {name}").wait_for(timeout=10_000)
+    browser_page.locator("#readout", has_text=f"trial {name}").wait_for()
     assert browser_page.locator("#readout").get_by_role("link").count() == 1
     # From the picture of the best value to the table.
     dots = browser_page.locator("#f-trials svg")
@@ -233,7 +233,7 @@ def confirm(page: Page, command: str) -> None:
     assert command in page.inner_text("pre.command")
     page.locator("form.act button.main, form.act button.danger").click()
     ended = page.get_by_role("status").filter(has_not_text="…")
-    ended.wait_for(timeout=60_000)
+    ended.wait_for()
     assert "Done." in ended.inner_text(), page.inner_text("main")
 
 
@@ -244,10 +244,10 @@ def test_sweep_is_paused_continued_and_stopped_on_its_page(
     sweep, _ = start_sweep(services, tmp_path / "work", "0.3,0.4,0.5")
     address = f"/sweeps/{sweep}"
     browser_page.goto(address)
-    browser_page.locator(".facts .state.running").wait_for(timeout=60_000)  # live
+    browser_page.locator(".facts .state.running").wait_for()  # live
     act(browser_page, "Pause", f"runner sweep pause {sweep}")
     browser_page.goto(address)
-    browser_page.locator(".facts .state.paused").wait_for(timeout=60_000)
+    browser_page.locator(".facts .state.paused").wait_for()
     act(browser_page, "Continue", f"runner sweep unpause {sweep}")
     browser_page.goto(address)
     browser_page.get_by_role("link", name="Stop", exact=True).click()
@@ -265,7 +265,7 @@ def test_sweep_with_failures_is_resumed_registered_and_deleted_on_its_page(
 ) -> None:
     sweep, gate = start_sweep(services, tmp_path / "work", "0.1,0.2,0.3")
     browser_page.goto(f"/sweeps/{sweep}")
-    browser_page.locator(".facts .state.failed").wait_for(timeout=60_000)
+    browser_page.locator(".facts .state.failed").wait_for()
     assert browser_page.locator(".board b").count() == 0  # text of a script is no HTML
     browser_page.get_by_label("Move unfinished trials to pool").select_option("local")
     browser_page.get_by_role("button", name="Move").click()
@@ -273,9 +273,9 @@ def test_sweep_with_failures_is_resumed_registered_and_deleted_on_its_page(
     write_whole(gate, "")
     browser_page.goto(f"/sweeps/{sweep}")
     until(lambda: services.json("sweep", "show", sweep)["states"].get("succeeded") == 2)
-    browser_page.locator(".facts .state.succeeded", has_text="2").wait_for(timeout=60_000)
+    browser_page.locator(".facts .state.succeeded", has_text="2").wait_for()
     assert browser_page.locator(".board tbody tr").first.inner_text().count("0.9000") == 1
-    browser_page.get_by_role("link", name="Delete").wait_for(timeout=20_000)
+    browser_page.get_by_role("link", name="Delete").wait_for()
     act(browser_page, "Retry failed", f"runner sweep resume {sweep} --detach --from-start")
     until(lambda: services.json("sweep", "show", sweep)["states"].get("failed") == 1)
     browser_page.goto(f"/sweeps/{sweep}")
