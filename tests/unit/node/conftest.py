@@ -41,16 +41,16 @@ def retry_budget(monkeypatch: pytest.MonkeyPatch) -> RetryBudget:
 @pytest.fixture
 def container(service: FakeBlobs, retry_budget: RetryBudget) -> ContainerClient:
     return ContainerClient(
-        Transport(service.url, SasCredential("sv=1&sig=s%2Bx"), retry_budget, 60.0)
+        Transport(service.url, SasCredential("sv=1&sig=s%2Bx"), retry_budget, 300.0)
     )
 
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Return a function that polls a condition for at most two minutes."""
+    """Return a function that polls a condition for at most five minutes."""
 
     def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true"
             time.sleep(0.005)

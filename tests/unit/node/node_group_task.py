@@ -43,7 +43,7 @@ class NodeGroupTask(Task):
                 env=self._environment(rank),
                 cwd=self.work_dir(rank),
                 capture_output=True,
-                timeout=120,
+                timeout=300,
                 check=False,
             )
             assert done.returncode == 0, done.stderr
@@ -64,7 +64,7 @@ class NodeGroupTask(Task):
 
     def run_node_group(self, nodes: int) -> int:
         process = self.start_node_group(nodes)
-        self.output, _ = process.communicate(timeout=120)
+        self.output, _ = process.communicate(timeout=300)
         return process.returncode
 
     def work_dir(self, rank: int) -> Path:

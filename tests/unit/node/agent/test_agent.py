@@ -221,7 +221,7 @@ def test_missing_module_is_named_with_a_fix(task: Task, line: str, hint: str | N
     ("script", "changes", "exit_code", "step", "code"),
     [
         ("", {"command": ["no-such-program"]}, 127, "command", "CommandNotFound"),
-        ("import time; time.sleep(60)", {"timeout_s": 0.2}, 124, "command", "Timeout"),
+        ("import time; time.sleep(600)", {"timeout_s": 0.2}, 124, "command", "Timeout"),
         ("", {"outputs": ["model.keras"]}, 1, "export", "OutputMissing"),
         ("", {"expect": {"a": {"min": 1, "outside": "fail"}}}, 1, "metrics", "MetricOutOfRange"),
         ("", {"requirements": {"file": "gone.txt"}}, 1, "environment", "EnvironmentFailed"),
@@ -301,7 +301,7 @@ def test_terminated_attempt_records_it_without_an_outcome(task: Task, until: Unt
     task.submit(
         "import signal, sys, time\n"
         "def stop(*_):\n print('checkpoint saved'); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, stop)\nprint('up')\ntime.sleep(60)\n"
+        "signal.signal(signal.SIGTERM, stop)\nprint('up')\ntime.sleep(600)\n"
     )
     process = task.start()
     until(lambda: task.text("logs/stdout.txt"))
@@ -443,7 +443,7 @@ def test_termination_during_the_environment_is_prompt(task: Task, until: Until) 
 def test_next_attempt_continues_logs_and_attempt_numbers(task: Task, until: Until) -> None:
     task.submit(
         "import os, time\nprint('attempt', os.environ['RUNNER_ATTEMPT'])\n"
-        "if os.environ['RUNNER_ATTEMPT'] == '1': time.sleep(60)\n"
+        "if os.environ['RUNNER_ATTEMPT'] == '1': time.sleep(600)\n"
     )
     lost = task.start()
     until(lambda: task.text("logs/stdout.txt"))
@@ -463,7 +463,7 @@ def test_live_output_survives_the_node_and_the_next_attempt_appends(
         "import os, pathlib, time\nout = pathlib.Path(os.environ['RUNNER_OUTPUT_DIR'])\n"
         "(out / 'a.ipynb').write_text(os.environ['RUNNER_ATTEMPT'])\n"
         "if os.environ['RUNNER_ATTEMPT'] == '1':\n"
-        " (out / 'b.ipynb').write_text('so far')\n time.sleep(60)\n"
+        " (out / 'b.ipynb').write_text('so far')\n time.sleep(600)\n"
     )
     task.submit(write, live_outputs=["a.ipynb", "b.ipynb"])
     lost = task.start()

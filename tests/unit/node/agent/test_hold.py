@@ -104,5 +104,5 @@ def test_node_is_released_at_once(task: Task, script: str, changes: dict[str, ob
     task.submit(script, **{"keep_node_s": 600, **changes})
     began = time.monotonic()
     task.run()
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 250
     assert not task.has("attempts/1/hold.json")

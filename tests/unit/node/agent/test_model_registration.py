@@ -130,7 +130,7 @@ def test_copy_without_progress_ends_within_its_own_limit(
     started = time.monotonic()
     with pytest.raises(StorageUnreachableError):
         AgentModelStore(container, container).copy("run/output/a", "cats/a", 5, replace=False)
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 300
     service.faults.clear()
     service.faults.extend([500, 503])
     service.put("run/output/a", b"model")

@@ -244,7 +244,7 @@ def test_evicted_script_is_stopped_in_time_to_commit_its_files(
     until(lambda: "from 0" in task.text("logs/stdout.txt"))
     imds.preempt(8, NODE)
     until((task.folder / "task-0/wd/checkpoints/counter").exists)
-    imds.preempt(60, NODE)  # the next steps may take longer
+    imds.preempt(600, NODE)  # the next steps may take longer
     until(lambda: task.has("attempts/1/end.json"))
     [manifest] = manifests(task)
     saved = content(task, manifest, "counter").decode()
@@ -275,7 +275,7 @@ def test_run_continues_on_its_node_if_the_eviction_is_cancelled(
     until(lambda: "from 0" in task.text("logs/stdout.txt"))
     imds.preempt(8, NODE)
     until((task.folder / "task-0/wd/checkpoints/counter").exists)
-    imds.preempt(60, NODE)  # the next steps may take longer
+    imds.preempt(600, NODE)  # the next steps may take longer
     until(lambda: task.has("attempts/1/end.json"))
     imds.events = []
     until(lambda: task.has("attempts/2/resume.json"))

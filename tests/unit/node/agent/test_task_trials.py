@@ -25,7 +25,8 @@ print("run", run_id, "sees", seen, f"loss={params.get('loss', 0.5)}", flush=True
 for folder in (home, pathlib.Path.cwd(), pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])):
     (folder / ("left-" + run_id)).write_text(run_id)
 (home / "code").is_dir() or sys.exit("no code")
-time.sleep(params.get("sleep", 0))
+if int(os.environ["RUNNER_ATTEMPT"]) <= params.get("sleeps", 1):
+    time.sleep(params.get("sleep", 0))
 if "fail_until" in params:
     sys.exit(int(os.environ["RUNNER_ATTEMPT"]) < params["fail_until"])
 sys.exit(params.get("code", 0))
@@ -44,7 +45,7 @@ if attempt <= params.get("kill", 0):
 
 def wait_for(task: Task, blob: str, process: subprocess.Popen[str]) -> None:
     """Wait until the task has written a blob."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while blob not in task.service.blobs:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, blob
@@ -102,7 +103,7 @@ def test_second_task_repeats_no_trial_that_ended(task: Task) -> None:
 
 
 def test_killed_agent_continues_with_the_interrupted_trial(task: Task) -> None:
-    trials = submit_trials(task, SCRIPT, [{}, {"sleep": 1.5}, {}])
+    trials = submit_trials(task, SCRIPT, [{}, {"sleep": 600}, {}])
     process = task.start(subprocess.DEVNULL)
     wait_for(task, f"{trials[1]}/attempts/1/start.json", process)
     time.sleep(0.4)
@@ -186,25 +187,25 @@ for place in (folder, folder / "left-folder", folder / "certs"):
 
 
 def test_agents_that_were_terminated_do_not_count_as_killed(task: Task) -> None:
-    trials = submit_trials(task, SCRIPT, [{"sleep": 1.5}, {}])
+    trials = submit_trials(task, SCRIPT, [{"sleep": 600, "sleeps": 3}, {}])
     for number in (1, 2, 3):
         process = task.start(again_in=0 if number > 1 else None)
         wait_for(task, f"{trials[0]}/attempts/{number}/start.json", process)
         time.sleep(0.3)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         assert process.returncode == TERMINATED_EXIT_CODE
     assert task.run(again_in=0) == 0, task.output
     assert [result(task, run_id)["status"] for run_id in trials] == ["succeeded"] * 2
 
 
 def test_terminated_task_starts_no_further_trial(task: Task) -> None:
-    trials = submit_trials(task, SCRIPT, [{}, {"sleep": 60}, {}])
+    trials = submit_trials(task, SCRIPT, [{}, {"sleep": 600}, {}])
     process = task.start()
     wait_for(task, f"{trials[1]}/attempts/1/start.json", process)
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == TERMINATED_EXIT_CODE
     assert ended(task, trials) == trials[:1]
     assert f"{trials[2]}/run.json" not in task.service.blobs
@@ -213,14 +214,14 @@ def test_terminated_task_starts_no_further_trial(task: Task) -> None:
 
 
 def test_cancelled_trial_ends_and_the_next_one_runs(task: Task) -> None:
-    trials = submit_trials(task, SCRIPT, [{"sleep": 60}, {}, {}])
+    trials = submit_trials(task, SCRIPT, [{"sleep": 600}, {}, {}])
     process = task.start()
     wait_for(task, f"{trials[0]}/logs/stdout.txt", process)
     cancelled = json.dumps({"format": 1, "run_id": trials[0], "status": "cancelled"}).encode()
     task.service.put(f"{trials[2]}/run.json", b"{}")  # before it has started
     task.service.put(f"{trials[2]}/result.json", cancelled)
     task.service.put(f"{trials[0]}/result.json", cancelled)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert [result(task, run_id)["status"] for run_id in trials] == [
         "cancelled", "succeeded", "cancelled",

@@ -140,7 +140,7 @@ def test_only_the_last_attempt_exports_a_failure(task: Task) -> None:
 EPOCHS = (
     "import os, time\nattempt = os.environ['RUNNER_ATTEMPT']\n"
     "open('latest.pt', 'w').write(attempt)\nopen(f'epoch-{attempt}.pt', 'w').write(attempt)\n"
-    "print('saved', attempt)\nif attempt == '1': time.sleep(60)\n"
+    "print('saved', attempt)\nif attempt == '1': time.sleep(600)\n"
 )
 
 
@@ -175,7 +175,7 @@ def test_folders_and_files_of_the_agent_are_no_outputs(task: Task) -> None:
     task.submit(
         "import os, time\nfolder = os.environ['RUNNER_CHECKPOINT_DIR']\n"
         "open(folder + '/1.pt', 'w').write('1')\nhome = os.path.expanduser('~')\n"
-        "for end in range(600):\n"
+        "for end in range(3000):\n"
         "    if os.path.isdir(home + '/snapshots') and os.listdir(home + '/snapshots'): break\n"
         "    time.sleep(0.1)\n"
         "else: raise SystemExit('no snapshot')\n"
@@ -297,7 +297,7 @@ def test_failed_search_for_files_does_not_change_the_outcome(
 
 def test_end_of_a_terminated_attempt_does_not_wait_for_the_search(task: Task, until: Until) -> None:
     make_odd(task, f"while not os.path.exists({str(task.folder / 'go')!r}): time.sleep(0.01)")
-    task.submit("import time\nopen('written', 'w').close()\nprint('saved')\ntime.sleep(60)")
+    task.submit("import time\nopen('written', 'w').close()\nprint('saved')\ntime.sleep(600)")
     process = task.start()
     until(lambda: "saved" in task.text("logs/stdout.txt"))
     process.send_signal(signal.SIGTERM)
@@ -347,7 +347,7 @@ def test_temporary_files_of_a_killed_attempt_are_removed_by_the_next(
     task: Task, until: Until
 ) -> None:
     task.submit(
-        TEMPORARY + "print('saved')\nif os.environ['RUNNER_ATTEMPT'] == '1': time.sleep(60)"
+        TEMPORARY + "print('saved')\nif os.environ['RUNNER_ATTEMPT'] == '1': time.sleep(600)"
     )
     process = task.start()
     until(lambda: "saved" in task.text("logs/stdout.txt"))

@@ -87,7 +87,7 @@ while not os.path.exists("../../go"):
 out = open(path, "w")
 out.write("half")
 out.flush()
-time.sleep(1.5)
+time.sleep(6)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -160,7 +160,7 @@ def test_files_saved_on_sigterm_are_committed(task: Task, until: Until) -> None:
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\n"
         "print('ready', flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     task.submit(script)
     process = task.start()
@@ -181,7 +181,7 @@ def test_files_saved_at_the_time_limit_are_committed(task: Task) -> None:
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\n"
         "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     task.submit(script, timeout_s=1)
     # Inherited, because the limit may be reached before the script starts.

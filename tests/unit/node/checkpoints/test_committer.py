@@ -51,7 +51,7 @@ class Script:
         self.runs = True
         self.lines = LineQueue()
         self.container = ContainerClient(
-            Transport(service.url, SasCredential("s"), RetryBudget(0.0), 60.0)
+            Transport(service.url, SasCredential("s"), RetryBudget(0.0), 300.0)
         )
         self.thread = self.another()
 

@@ -92,7 +92,9 @@ def test_file_open_for_writing_is_unsettled(folder: Path) -> None:
 
     (folder / "a").write_text("a")
     settle(folder / "a")
-    script = "import sys, time; f = open(sys.argv[1], 'ab'); print('x', flush=True); time.sleep(60)"
+    script = (
+        "import sys, time; f = open(sys.argv[1], 'ab'); print('x', flush=True); time.sleep(600)"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(folder / "a")], stdout=subprocess.PIPE
     ) as writer:

@@ -127,7 +127,7 @@ burn(0.3)
 subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.3: pass"])
 open(sys.argv[1], "w").write("x" * 1000000)
 print("done", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

@@ -136,7 +136,7 @@ def test_daemons_of_local_nodes_have_host_names_of_their_own(tmp_path: Path) -> 
 def test_program_for_unknown_hosts_exits_like_ssh(tmp_path: Path) -> None:
     write_launch_files(SCRIPT, tmp_path, place(folder=tmp_path))
     with LaunchRequests(tmp_path, lambda *_: False):
-        done = subprocess.run([tmp_path / "start-on", "10.9.9.9", "true"], check=False, timeout=60)
+        done = subprocess.run([tmp_path / "start-on", "10.9.9.9", "true"], check=False, timeout=300)
     assert done.returncode == 255
 
 

@@ -21,7 +21,9 @@ from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
 
 # Long timeouts for events that happen, short ones for events that do not.
-PATIENT = NodeGroupTimeouts(join_s=60.0, cause_s=60.0, finish_s=60.0, flush_s=0.3)
+PATIENT = NodeGroupTimeouts(
+    join_s=600.0, cause_s=600.0, finish_s=600.0, flush_s=0.3, partial_s=3600.0
+)
 QUICK = NodeGroupTimeouts(join_s=0.3, cause_s=0.3, finish_s=0.3, flush_s=0.3)
 HOSTS = Hosts(("127.0.0.1", "127.0.0.2", "127.0.0.3"), "127.0.0.1", is_primary=True)
 Until = Callable[[Callable[[], object]], None]

@@ -190,7 +190,7 @@ def test_known_address_connects_past_the_handshake_limit(token: str) -> None:
         socket.create_connection((HERE, server.port), timeout=120)
         for _ in range(MAX_UNAUTHENTICATED + 4)
     ]
-    sock = socket.create_connection((HERE, server.port), 30, source_address=("127.0.0.9", 0))
+    sock = socket.create_connection((HERE, server.port), 120, source_address=("127.0.0.9", 0))
     worker = authenticate_primary(sock, token)
     assert links.get(timeout=120).send(order="welcome")
     assert worker.receive() == {"order": "welcome"}

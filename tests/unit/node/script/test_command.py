@@ -98,12 +98,12 @@ def test_time_limit_ends_the_script(run: Runner) -> None:
 
 
 def test_script_has_time_after_sigterm(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_module, "TERMINATION_GRACE_S", 60.0)
+    monkeypatch.setattr(command_module, "TERMINATION_GRACE_S", 300.0)
     text = (
         "import signal, sys, time\n"
         "def stop(*_):\n print('saved', flush=True); sys.exit(5)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
-        "print('ready', flush=True); time.sleep(60)"
+        "print('ready', flush=True); time.sleep(600)"
     )
     ended = run.python(text, terminated=lambda: run.stdout.read_text() == "ready\n")
     assert ended == ScriptResult(5, timed_out=False, stopped=True)
@@ -114,7 +114,7 @@ def test_script_ignoring_sigterm_is_killed(run: Runner, monkeypatch: pytest.Monk
     monkeypatch.setattr(command_module, "TERMINATION_GRACE_S", 0.1)
     text = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('ready', flush=True); time.sleep(60)"
+        "print('ready', flush=True); time.sleep(600)"
     )
     ended = run.python(text, terminated=lambda: run.stdout.read_text() == "ready\n")
     assert ended.exit_code == 137
@@ -170,7 +170,7 @@ def test_script_dies_with_a_killed_agent(tmp_path: Path, until: Until) -> None:
         "from pathlib import Path; import os, sys\n"
         "from runner.node.script.command import run_command\n"
         f"folder = Path({str(tmp_path)!r})\n"
-        "code = 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'\n"
+        "code = 'import os, time; print(os.getpid(), flush=True); time.sleep(600)'\n"
         "run_command([sys.executable, '-c', code], cwd=folder, environment=os.environ,\n"
         "  stdout=folder / 'out', stderr=folder / 'err', timeout_s=None,\n"
         "  terminated=lambda: False)\n"
@@ -249,7 +249,7 @@ def die():
 def child(work):
     if not os.fork():
         work()
-        time.sleep(60)
+        time.sleep(600)
 """
 ORPHAN = """
 def write_as_orphan():
@@ -257,7 +257,7 @@ def write_as_orphan():
     if os.fork():
         os._exit(0)
     file = write()
-    time.sleep(60)
+    time.sleep(600)
 child(write_as_orphan)
 seen()
 """
@@ -349,7 +349,7 @@ def test_process_with_the_id_of_an_ended_one_is_a_writer(written: Written) -> No
     text = (
         "import os, sys, time; sys.stdin.readline(); child = os.fork() == 0\n"
         "if child: f = open('checkpoints/a', 'w'); print('open', flush=True)\n"
-        "time.sleep(60)"
+        "time.sleep(600)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", text],
@@ -374,7 +374,7 @@ def test_process_with_the_id_of_an_ended_one_is_a_writer(written: Written) -> No
 
 @linux
 def test_end_that_is_noticed_late_does_not_hide_the_open_file(written: Written) -> None:
-    text = "f = open('checkpoints/a', 'w'); print(flush=True); import time; time.sleep(60)"
+    text = "f = open('checkpoints/a', 'w'); print(flush=True); import time; time.sleep(600)"
     with subprocess.Popen(
         [sys.executable, "-c", text],
         cwd=written.run.folder,
@@ -398,7 +398,7 @@ def test_end_that_is_noticed_late_does_not_hide_the_open_file(written: Written) 
 def test_file_of_a_process_that_cannot_be_read_now_stays_open(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "f = open('checkpoints/a', 'w'); print(flush=True); import time; time.sleep(60)"
+    text = "f = open('checkpoints/a', 'w'); print(flush=True); import time; time.sleep(600)"
     with subprocess.Popen(
         [sys.executable, "-c", text],
         cwd=written.run.folder,
@@ -434,7 +434,7 @@ def test_file_of_a_lost_child_is_in_doubt_for_a_while(written: Written) -> None:
     written.open_for_s = 20.0
     text = (
         "pid = os.fork()\n"
-        "if not pid:\n    f = write(); time.sleep(60)\n"
+        "if not pid:\n    f = write(); time.sleep(600)\n"
         "seen(); os.kill(pid, 9); os.wait(); sys.exit(1)"
     )
     assert written.script(text) == {"a"}
