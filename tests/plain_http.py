@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 _NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 300.0
 
 
 def request(method: str, url: str, *, timeout: float = _TIMEOUT_S, **more: Any) -> httpx.Response:

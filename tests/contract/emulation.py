@@ -23,7 +23,7 @@ from tests import plain_http
 from tests.contract.recording import ConformancePolicy
 
 POOL = "pool"
-_LIMIT_S = 60.0
+_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)

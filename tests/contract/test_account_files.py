@@ -75,7 +75,7 @@ def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "BATCH_EMULATOR_KEY": KEY, **variables},
     )
 
@@ -197,7 +197,7 @@ import sys, time
 from batch_emulator.storage import exports
 def never(_):
     print("writing", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 exports._files_of = never
 from batch_emulator.__main__ import main
 main(sys.argv[1:])
@@ -217,7 +217,7 @@ def test_killed_export_leaves_the_old_file(tmp_path: Path) -> None:
         assert killed.stdout.readline() == b"writing\n"
         assert "another export writes" in command(*arguments)[1]
         killed.send_signal(signal.SIGKILL)
-        killed.wait(30)
+        killed.wait(300)
     assert file.read_bytes() == old
     assert command(*arguments)[0] == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["account.batch", "data"]
@@ -346,7 +346,7 @@ def test_seed_that_cannot_be_added_adds_nothing(tmp_path: Path, seed: Any, why: 
 
 
 def test_seed_of_what_is_being_deleted_is_refused(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", delete_s=60) as running:
+    with serving(tmp_path / "data", delete_s=3600) as running:
         send(running, "seed", json.dumps(SEED).encode())
         running.client.begin_delete_pool("shown")
         answer = send(running, "seed", json.dumps(SEED).encode())
@@ -383,7 +383,7 @@ def test_emulator_starts_from_a_seed_and_runs_a_command_when_ready(tmp_path: Pat
         seen = json.loads((tmp_path / "seen").read_text())
         assert [pool.id for pool in client_for(url).list_pools()] == ["shown"]
         started.terminate()
-        started.wait(30)
+        started.wait(300)
     assert (seen["url"], seen["status"]) == (url, 503)
     assert "the command of --on-ready" in seen["reason"]
 

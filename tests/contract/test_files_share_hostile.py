@@ -52,7 +52,7 @@ def raw(files: Files, method: str, path: str, query: str) -> bytes:
     headers["authorization"] = f"SharedKey {ACCOUNT}:{sign(text)}"
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     target = full + (f"?{query}" if query else "")
-    with socket.create_connection((parts.hostname or "", parts.port or 0), 30) as connection:
+    with socket.create_connection((parts.hostname or "", parts.port or 0), 300) as connection:
         head = f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n{lines}"
         connection.sendall(f"{head}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
         return connection.makefile("rb").readline().split()[1]
@@ -264,7 +264,7 @@ def test_truncated_body_writes_nothing(files: Files) -> None:
     signed = whole.request.headers
     parts = urlsplit(files.url)
     lines = "".join(f"{name}: {value}\r\n" for name, value in signed.items() if name != "host")
-    with socket.create_connection((parts.hostname or "", parts.port or 0), 30) as connection:
+    with socket.create_connection((parts.hostname or "", parts.port or 0), 300) as connection:
         target = f"{parts.path}/{share.share_name}/f?comp=range"
         head = f"PUT {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n{lines}\r\n"
         connection.sendall(head.encode() + b"z" * 50)
@@ -280,7 +280,7 @@ def test_disconnected_reader_leaves_no_file_open(files: Files) -> None:
     parts = urlsplit(files.url)
     lines = "".join(f"{name}: {value}\r\n" for name, value in signed.items() if name != "host")
     for _ in range(5):
-        with socket.create_connection((parts.hostname or "", parts.port or 0), 30) as connection:
+        with socket.create_connection((parts.hostname or "", parts.port or 0), 300) as connection:
             head = f"GET {parts.path}/{share.share_name}/f HTTP/1.1\r\nHost: {parts.netloc}\r\n"
             connection.sendall(f"{head}{lines}\r\n".encode())
             assert connection.recv(12) == b"HTTP/1.1 206"
@@ -300,7 +300,7 @@ def open_files() -> list[str]:
 def silent() -> Iterator[socket.socket]:
     """Yield the address of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
-        listener.settimeout(60)
+        listener.settimeout(300)
         yield listener
 
 

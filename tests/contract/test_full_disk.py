@@ -75,8 +75,9 @@ def reason_of(error: HttpResponseError) -> str:
 
 
 def test_change_on_a_full_disk_succeeds_once_space_is_free(
-    running: Running, things: Things
+    running: Running, things: Things, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(app, "_COMMITS_WITHIN_S", 600.0)
     job_id = things.job(things.pool())
     earlier = things.task(job_id)
     with ThreadPoolExecutor(1) as pool:
@@ -98,10 +99,11 @@ def test_change_on_a_full_disk_succeeds_once_space_is_free(
 def test_change_is_refused_if_no_space_becomes_free_in_time(
     running: Running, things: Things, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "_COMMITS_WITHIN_S", 0.1)
     job_id = things.job(things.pool())
-    with unwritable(running), pytest.raises(HttpResponseError) as caught:
-        things.task(job_id, LARGE)
+    with monkeypatch.context() as changed, unwritable(running):
+        changed.setattr(app, "_COMMITS_WITHIN_S", 0.1)
+        with pytest.raises(HttpResponseError) as caught:
+            things.task(job_id, LARGE)
     assert (caught.value.status_code, code_of(caught.value)) == (503, "ServerBusy")
     eventually(lambda: running.emulator.store.blocked is None)
     things.task(job_id, LARGE)
@@ -110,7 +112,6 @@ def test_change_is_refused_if_no_space_becomes_free_in_time(
 def test_acknowledged_changes_survive_a_stop_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "_COMMITS_WITHIN_S", 0.1)
     with serving(tmp_path / "data") as running:
         things = Things(running.client)
         job_id = things.job(things.pool())
@@ -118,6 +119,7 @@ def test_acknowledged_changes_survive_a_stop_on_a_full_disk(
         database = running.emulator.store._db
         used = database.execute("PRAGMA page_count").fetchone()[0]
         database.execute(f"PRAGMA max_page_count={used}")
+        monkeypatch.setattr(app, "_COMMITS_WITHIN_S", 0.1)
         with pytest.raises(HttpResponseError):
             things.task(job_id, LARGE)
     with serving(tmp_path / "data") as running:

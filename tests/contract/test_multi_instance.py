@@ -29,7 +29,7 @@ while True:
 CLIENT = """
 import os, socket
 for host in os.environ["AZ_BATCH_HOST_LIST"].split(","):
-    print(socket.create_connection((host, 7117), 60).recv(99).decode(), flush=True)
+    print(socket.create_connection((host, 7117), 300).recv(99).decode(), flush=True)
 print(*(os.environ[n] for n in ("AZ_BATCH_MASTER_NODE", "AZ_BATCH_IS_CURRENT_NODE_MASTER",
                                 "AZ_BATCH_NODE_LIST", "CCP_NODES")), sep="|")
 """

@@ -69,7 +69,7 @@ def _link_of(server: Server) -> str:
 
 def _signed_in(server: Server) -> Pages:
     link = _link_of(server)
-    browser = httpx.Client(trust_env=False)
+    browser = httpx.Client(trust_env=False, timeout=300)
     assert browser.get(link).status_code == 303
     things = Things(client_for(server.url))
     return Pages(server, link.partition("/?")[0], browser, things)

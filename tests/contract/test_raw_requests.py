@@ -16,7 +16,7 @@ import pytest
 from tests.contract.server import POOL, Running, Things
 from tests.contract.signed import send
 
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 def raw(running: Running, *parts: bytes, pause_s: float = 0.0, shut: bool = True) -> bytes:

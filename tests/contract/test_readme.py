@@ -68,7 +68,7 @@ def started(script: str, environment: dict[str, str]) -> Generator[tuple[str, st
         pytest.fail(f"it did not listen: {printed}")
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
+        process.wait(300)
 
 
 def ended(script: str, environment: dict[str, str]) -> str:

@@ -37,7 +37,7 @@ def refused(data_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=60,
+        timeout=300,
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from azure.batch import models
@@ -18,6 +20,7 @@ from runner.azure.faults import create_when_free
 from runner.core.recurrence import BatchTimes, Recurrence
 from runner.protocol.errors import RunnerError
 from tests.contract.server import ACCOUNT, KEY, POLL_S, POOL, Running, Things, serving
+from tests.manual_clock import ManualClock
 from tests.unit.azure.test_faults import batch_error
 from tests.unit.core.recipe_maker import outputs
 
@@ -32,6 +35,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
 
 @pytest.fixture
 def connection(running: Running) -> Connection:
+    return connection_to(running)
+
+
+def connection_to(running: Running) -> Connection:
     stack = replace(outputs(), batch_account=ACCOUNT, batch_endpoint=running.url)
     return Connection(stack, {"batch": KEY, "storage": KEY})
 
@@ -40,17 +47,20 @@ def spec_of(pool_id: str, slots: int = 1) -> PoolSpec:
     return PoolSpec(pool_id, POOL["vmSize"], 0, slots, "/bin/true")
 
 
-def test_pool_that_is_being_deleted_is_created_again(
-    connection: Connection, running: Running
-) -> None:
+def test_pool_that_is_being_deleted_is_created_again(tmp_path: Path) -> None:
     spec = spec_of("again")
-    ensure_pool(connection, spec)
-    delete_pool(connection, spec.id)
-    with pytest.raises(RunnerError) as caught:
-        check_pool(connection, spec.id)
-    assert caught.value.code == "R-POOL-DELETED"
-    assert ensure_pool(connection, spec) == "created"
-    assert running.client.get_pool(spec.id).state == "active"
+    with serving(tmp_path, delete_s=600, clock=ManualClock()) as running:
+        connection = connection_to(running)
+        ensure_pool(connection, spec)
+        delete_pool(connection, spec.id)
+        with pytest.raises(RunnerError) as caught:
+            check_pool(connection, spec.id)
+        assert caught.value.code == "R-POOL-DELETED"
+        deleted = threading.Timer(0.3, running.push, (600,))
+        deleted.start()
+        assert ensure_pool(connection, spec) == "created"
+        deleted.join()
+        assert running.client.get_pool(spec.id).state == "active"
 
 
 def test_pool_with_other_slots_replaces_the_old_one(

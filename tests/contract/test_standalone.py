@@ -109,9 +109,7 @@ def test_reset_deletes_everything() -> None:
         job = things.job(pool)
         task = things.task(job, "sleep 600")
         things.wait_task(job, task, "running")
-        answer = plain_http.post(
-            f"{server.url}/_emulator/reset", headers=_bearer(server), timeout=30
-        )
+        answer = plain_http.post(f"{server.url}/_emulator/reset", headers=_bearer(server))
         assert answer.status_code == 204
         assert list(things.client.list_pools()) == []
         assert list(things.client.list_jobs()) == []

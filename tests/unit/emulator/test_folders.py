@@ -141,7 +141,8 @@ def test_api_reads_no_file_through_an_exchanged_link(top: Path) -> None:
     reads = 0
     with exchanging(top / "in" / "x", top / "in" / "y"):
         until = time.monotonic() + 2 * _FOR_S
-        while time.monotonic() < until:
+        late = until + 300
+        while time.monotonic() < (until if reads else late):
             with suppress(Fault):
                 found = node_files.open_range(top, "in/x/f", None)
                 assert b"".join(found.chunks()) == b"open"
@@ -260,9 +261,10 @@ def test_pipe_or_huge_stderr_does_not_hold_up_the_emulator(node: Node, size: int
         os.mkfifo(stderr)
     launch = node.launch("true")
     waits = threading.Thread(target=task_containers.refusal, args=(launch, 125), daemon=True)
+    began = time.process_time()  # of all threads
     waits.start()
-    waits.join(20)
-    blocked = waits.is_alive()
+    waits.join(120)
+    blocked = waits.is_alive() or time.process_time() - began > 2
     if not size:
         os.close(os.open(stderr, os.O_RDWR | os.O_NONBLOCK))  # end a thread that waits
     assert not blocked

@@ -89,7 +89,7 @@ def client(gateway: Gateway) -> Iterator[http.client.HTTPSConnection]:
 def _client(gateway: Gateway, host: str) -> http.client.HTTPSConnection:
     trusted = ssl.create_default_context(cadata=gateway.authority.pem.decode())
     address: Any = gateway.server_address
-    client = http.client.HTTPSConnection(*address, context=trusted, timeout=60)
+    client = http.client.HTTPSConnection(*address, context=trusted, timeout=300)
     client.set_tunnel(host, 443, _password(gateway))
     return client
 
@@ -182,7 +182,7 @@ def of_nodes(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate
 
 
 def _tunnel(gateway: Gateway, host: str, port: int) -> http.client.HTTPConnection:
-    way = http.client.HTTPConnection("127.0.0.1", gateway.server_address[1], timeout=60)
+    way = http.client.HTTPConnection("127.0.0.1", gateway.server_address[1], timeout=300)
     way.set_tunnel(host, port, _password(gateway))
     return way
 
@@ -258,7 +258,7 @@ def test_proxy_requires_its_password(
     gateway: Gateway, of_nodes: Gateway, host: str, headers: dict[str, str], for_nodes: bool
 ) -> None:
     port = (of_nodes if for_nodes else gateway).server_address[1]
-    way = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    way = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     way.set_tunnel(host, 443, headers)
     with pytest.raises(OSError, match="407"):
         way.connect()
@@ -272,7 +272,7 @@ def test_copy_from_a_malformed_url_is_refused(gateway: Gateway) -> None:
 
 
 def test_proxy_asks_clients_for_its_password(of_nodes: Gateway) -> None:
-    with socket.create_connection(("127.0.0.1", of_nodes.server_address[1]), 60) as way:
+    with socket.create_connection(("127.0.0.1", of_nodes.server_address[1]), 300) as way:
         way.sendall(f"CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}:443\r\n\r\n".encode())
         answer = http.client.HTTPResponse(way, method="CONNECT")
         answer.begin()
@@ -309,7 +309,7 @@ def test_identity_endpoint_requires_its_header(
     gateway: Gateway, query: str, header: str, status: int
 ) -> None:
     secret = gateway.tokens.identity_header if header == "right" else "another"
-    client = http.client.HTTPConnection("127.0.0.1", gateway.server_address[1], timeout=60)
+    client = http.client.HTTPConnection("127.0.0.1", gateway.server_address[1], timeout=300)
     client.request("GET", f"{IDENTITY_PATH}?{query}", headers={"X-IDENTITY-HEADER": secret})
     answer = client.getresponse()
     body = json.loads(answer.read())
@@ -321,7 +321,7 @@ def test_identity_endpoint_requires_its_header(
 
 @pytest.mark.parametrize("name", ["client_id", "principal_id", "object_id"])
 def test_identity_of_a_node_has_the_requested_client_id(of_nodes: Gateway, name: str) -> None:
-    client = http.client.HTTPConnection("127.0.0.1", of_nodes.server_address[1], timeout=60)
+    client = http.client.HTTPConnection("127.0.0.1", of_nodes.server_address[1], timeout=300)
     headers = {"X-IDENTITY-HEADER": of_nodes.tokens.identity_header}
     query = f"resource=https://storage.azure.com&{name}=of-my-pool"
     client.request("GET", f"{IDENTITY_PATH}?{query}", headers=headers)
@@ -572,7 +572,7 @@ def test_command_ignores_the_proxies_of_the_caller(gateway: Gateway) -> None:
 
 
 def _without_password(port: int) -> http.client.HTTPSConnection:
-    way = http.client.HTTPSConnection("127.0.0.1", port, timeout=60)
+    way = http.client.HTTPSConnection("127.0.0.1", port, timeout=300)
     way.set_tunnel("example.com", 443)
     return way
 

@@ -71,7 +71,7 @@ async def served(tmp_path: Path, asgi: Starlette) -> tuple[server._Server, async
     page = PageApp(Source(settings), Access(frozenset()), None)
     asgi.state.page = page
     config = uvicorn.Config(
-        asgi, log_config=None, lifespan="off", http=server._Protocol, timeout_graceful_shutdown=1
+        asgi, log_config=None, lifespan="off", http=server._Protocol, timeout_graceful_shutdown=600
     )
     found = server._Server(config, page)
     listener = bind("127.0.0.1", 0)
@@ -92,7 +92,7 @@ def test_client_that_sends_no_header_is_closed(
         found, serving, port = await served(tmp_path, Starlette())
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n")
-        received = await asyncio.wait_for(reader.read(), 5)
+        received = await asyncio.wait_for(reader.read(), 300)
         writer.close()
         found.should_exit = True
         await serving
@@ -104,16 +104,14 @@ def test_client_that_sends_no_header_is_closed(
 def test_server_ends_at_once_with_open_streams(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def interrupt() -> float:
+    async def interrupt() -> None:
         found, serving, port = await served(tmp_path, Starlette(routes=[Route("/", endless)]))
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b"data: x")
-        began = asyncio.get_running_loop().time()
         found.should_exit = True
-        await serving
+        await asyncio.wait_for(serving, 300)  # before `timeout_graceful_shutdown`
         writer.close()
-        return asyncio.get_running_loop().time() - began
 
-    assert asyncio.run(interrupt()) < 0.9  # before `timeout_graceful_shutdown`
+    asyncio.run(interrupt())
     assert not caplog.records

@@ -73,7 +73,7 @@ class PriceServer:
                 query = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
                 outer.asked.append(query)
                 if outer.slow:
-                    outer.released.wait(30)
+                    outer.released.wait(600)
                 text = outer.answer(int(query.get("$skip", "0"))).encode()
                 outer.busy -= 1
                 self.send_response(503 if outer.busy >= 0 else outer.status)

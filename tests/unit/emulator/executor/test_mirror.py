@@ -107,7 +107,7 @@ def test_files_being_written_are_pushed_later(blobs: BlobStore, folder: Path) ->
         (folder / "log").write_text("half a li")
         (folder / "done").write_text("whole")
         aged(folder / "done")
-        await mirror.push(settled_s=20)
+        await mirror.push(settled_s=50)
         assert sorted(blobs.containers["c"]) == ["a", "deep/er/b", "done"]
         await mirror.push()
         assert blobs.containers["c"]["log"] == b"half a li"

@@ -19,6 +19,7 @@ from batch_emulator.executor.blob_client import BlobClient
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.folders import create_below
+from tests.loopback import reusable_ports
 from tests.unit.emulator.blob_store import BlobStore, serve
 from tests.unit.emulator.launching import Node, eventually, in_executor
 
@@ -175,9 +176,8 @@ def test_storage_started_later_is_awaited(tmp_path: Path) -> None:
             return await super()._download_once(url, create)
 
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as reserved:
-            port = reserved.getsockname()[1]
-        client = Counting(retry_delay_s=0.001, away_s=60)
+        [port] = reusable_ports(1)
+        client = Counting(retry_delay_s=0.001, away_s=600)
         download = asyncio.ensure_future(
             client.download(
                 f"http://127.0.0.1:{port}/c/a", lambda: create_below(tmp_path / "a", tmp_path)
@@ -206,7 +206,7 @@ def test_busy_local_storage_is_awaited(tmp_path: Path) -> None:
     async def main() -> None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/c/a"
-            client = BlobClient(retry_delay_s=0.001, away_s=60)
+            client = BlobClient(retry_delay_s=0.001, away_s=600)
             await client.download(url, lambda: create_below(tmp_path / "a", tmp_path))
             await client.close()
 

@@ -161,8 +161,16 @@ def test_failed_creation_of_a_task_directory_is_a_server_error(node: Node) -> No
     assert (failure.category, failure.code) == ("ServerError", "ResourceDirectoryCreateFailed")
 
 
+def run_out_of_time(node: Node) -> ExecutionOutcome:
+    """Run a command until its time limit; again if a busy machine did not start it within it."""
+    outcome, tries = node.run("/bin/sleep 600", wall_clock_s=2), 1
+    while outcome.exit_code is None and tries < 3:
+        outcome, tries = node.run("/bin/sleep 600", wall_clock_s=2), tries + 1
+    return outcome
+
+
 def test_wall_clock_limit_ends_the_task_without_retry(node: Node) -> None:
-    outcome = node.run("/bin/sleep 600", wall_clock_s=2)
+    outcome = run_out_of_time(node)
     assert (outcome.exit_code, outcome.retryable) == (-15, False)
     assert outcome.failure is not None
     assert outcome.failure.code == "TaskEnded"
@@ -174,7 +182,7 @@ def test_unreached_wall_clock_limit_has_no_effect(node: Node) -> None:
 
 
 def run_and(
-    node: Node, command: str, ready: str, kill: str, *, grace_s: float = 60.0
+    node: Node, command: str, ready: str, kill: str, *, grace_s: float = 300.0
 ) -> tuple[ExecutionOutcome, str]:
     """Run a command, wait for it to write the file `ready`, then call the executor's `kill`."""
 
@@ -183,7 +191,7 @@ def run_and(
         file = node.working_dir / ready
         await eventually(lambda: file.exists() and bool(file.read_text()), f"{ready} is written")
         await getattr(executor, kill)("job/task/1")
-        return await asyncio.wait_for(task, 120), file.read_text()
+        return await asyncio.wait_for(task, 600), file.read_text()
 
     return in_executor(scenario, kill_grace_s=grace_s)
 
@@ -250,7 +258,7 @@ def test_remaining_processes_end_with_the_command(node: Node) -> None:
     outcome = node.run("/bin/sh -c 'sleep 600 & echo $! > child'")
     assert outcome.exit_code == 0
     pid = int((node.working_dir / "child").read_text())
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while running(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not running(pid)
@@ -321,7 +329,7 @@ def test_thread_waits_without_pidfd(
     monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
     monkeypatch.setattr(os, "killpg", record)
     assert node.run("/bin/sh -c 'exit 5'").exit_code == 5
-    outcome = node.run("/bin/sleep 600", wall_clock_s=2)  # the program has to start within it
+    outcome = run_out_of_time(node)
     assert outcome.exit_code == -15
     assert collected
     assert not any(collected) or not hasattr(os, "waitid")

@@ -22,7 +22,7 @@ from runner.protocol.errors import RunnerError
 CONTENT = b"what is stored"
 DIGEST = hashlib.md5(CONTENT, usedforsecurity=False).digest()
 FILE = StoredFile("x/a.bin", len(CONTENT), DIGEST, "1", None)
-ENDS_S = 60
+ENDS_S = 300
 
 
 class _Contended:

@@ -349,7 +349,7 @@ def test_lock_is_exclusive_and_released(tmp_path: Path) -> None:
 
     def second() -> None:
         held.wait(120)
-        with file_lock(tmp_path / "lock", what="x", timeout_s=60, on_wait=waited.set):
+        with file_lock(tmp_path / "lock", what="x", timeout_s=300, on_wait=waited.set):
             order.append("second")
 
     thread = threading.Thread(target=second)

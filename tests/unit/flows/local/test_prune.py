@@ -252,7 +252,7 @@ def test_emulator_claims_a_folder_that_is_removed_meanwhile(tmp_path: Path) -> N
         thread.join(0.2)
         assert thread.is_alive()
         folder.rename(tmp_path / "removed")
-    thread.join(60)
+    thread.join(300)
     assert not thread.is_alive()
     assert (folder / task_folders.CLAIM).read_text() == str(data)
     isolation._CLAIMS.pop(folder).close()

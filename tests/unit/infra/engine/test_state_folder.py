@@ -48,7 +48,7 @@ def test_zombie_engine_counts_as_dead(tmp_path: Path) -> None:
 def test_held_lock_is_kept(tmp_path: Path) -> None:
     engine = tmp_path / "pulumi"
     engine.symlink_to("/bin/sleep")
-    process = subprocess.Popen([engine, "60"])
+    process = subprocess.Popen([engine, "600"])
     try:
         path = lock(tmp_path, process.pid)
         remove_stale_locks(tmp_path.as_uri(), "dev")
