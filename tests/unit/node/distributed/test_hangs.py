@@ -11,12 +11,20 @@ from runner.node.script.workspace import AttemptDirs
 from tests.unit.node.agent_task import Task
 from tests.unit.node.node_group_task import NodeGroupTask
 
+# Python may take long to start: until then, the shell makes progress.
+COMMAND = [
+    "sh",
+    "-c",
+    "until [ -e started-$RUNNER_ATTEMPT ]; do echo waits; sleep 0.2; done & exec python train.py",
+]
 STUCK = """
 import os, subprocess, sys, threading
+started = "started-" + os.environ["RUNNER_ATTEMPT"]
 def wait_for_the_other_rank():
+    open(started, "w").close()
     threading.Event().wait()
-print("ready", flush=True)
 if os.environ["RUNNER_ATTEMPT"] == "2":
+    open(started, "w").close()
     sys.exit(0)
 subprocess.Popen(["sleep", "300"])
 wait_for_the_other_rank()
@@ -44,13 +52,13 @@ def test_logs_metrics_and_checkpoints_are_progress(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.feature(24)
 def test_stuck_ranks_dump_their_stacks_and_the_retry_succeeds(node_group: NodeGroupTask) -> None:
-    node_group.submit(STUCK, resources={"nodes": 2}, hang_timeout_s=20, retries=1)
+    node_group.submit(STUCK, command=COMMAND, resources={"nodes": 2}, hang_timeout_s=8, retries=1)
     assert node_group.run_node_group(2) == 1, node_group.output
     end = node_group.json("attempts/1/end.json")
     assert (end["why"], end["step"]) == ("failed", "command")
     for log in ("logs/stderr.txt", "nodes/1/stderr.txt"):
         text = node_group.text(log)
-        assert "every node stopped: no log line, metric or checkpoint for 20 s" in text
+        assert "every node stopped: no log line, metric or checkpoint for 8 s" in text
         assert "in wait_for_the_other_rank" in text
         assert ": sleep 300" in text
     assert "rank 1 on node tvm-1 was the first worker to stop" in node_group.output
@@ -59,12 +67,12 @@ def test_stuck_ranks_dump_their_stacks_and_the_retry_succeeds(node_group: NodeGr
 
 @pytest.mark.slow
 def test_script_that_hangs_on_one_node_fails_with_its_stacks(task: Task) -> None:
-    task.submit(STUCK, hang_timeout_s=20)
+    task.submit(STUCK, command=COMMAND, hang_timeout_s=8)
     assert task.run() == 1
     result = task.json("result.json")
     assert result["code"] == "Hung"
     assert result["message"] == (
-        "the script stopped: no log line, metric or checkpoint for 20 s; stderr ends with "
+        "the script stopped: no log line, metric or checkpoint for 8 s; stderr ends with "
         "the stacks of all processes"
     )
     assert "in wait_for_the_other_rank" in task.text("logs/stderr.txt")
