@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -348,6 +350,7 @@ def test_run_that_loses_its_node_while_jupyterlab_starts_has_no_server(
     monkeypatch.setattr(shell, "find_location", find)
     monkeypatch.setattr(shell, "open_login", lambda *_args, **_: nullcontext())
     monkeypatch.setattr(shell, "capture_login", lambda *_: (69, "", "sh: 1: cd: can't cd to wd"))
-    monkeypatch.setattr(shell.time, "sleep", lambda _: None)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None)
+    monkeypatch.setattr(shell, "time", clock)
     assert shell.find_jupyter(cast("Connection", None), tmp_path, cast("RunSpec", None)) is None
     assert attempts == []
