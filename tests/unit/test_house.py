@@ -20,7 +20,7 @@ from tests.unit.source_tree import (
     text_of,
 )
 
-_NOT_OURS = {".git", ".venv", ".cache", "node_modules", "outputs"}
+_NOT_OURS = {".git", ".venv", ".cache", "node_modules", "outputs", "site"}
 LONG_MODULE_LINES = 500
 LONG_FUNCTION_LINES = 40  # of the body, without signature and docstring
 REGISTRY_ADDRESS = re.compile(
