@@ -646,8 +646,10 @@ def _left_running(existing: frozenset[int]) -> tuple[str, ...]:
 
 
 def _is_running(pid: int) -> bool:
-    state = _process_state(pid)
-    return state is not None and not state.has_ended
+    with suppress(OSError):
+        state = _process_state(pid)
+        return state is not None and not state.has_ended
+    return False
 
 
 def _command_line(pid: int) -> str:

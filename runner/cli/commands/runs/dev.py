@@ -84,13 +84,13 @@ def dev(
             summary = cost_summary(plan.cost)
             view.log(f"for {format_duration(seconds)}, {summary}", error=True)
         spec = submit_run(connection, plan, view.on_progress)
-        server = None
-        for _ in _starts(view, connection, spec):
-            server = find_jupyter(connection, settings.home, spec) if jupyter else None
-            if server is not None or not jupyter:
+        server, began = None, datetime.now(UTC)
+        for start in _starts(view, connection, spec):
+            began = start
+            if not jupyter or (server := find_jupyter(connection, settings.home, spec)):
                 break
             view.log("the node was evicted; JupyterLab starts again on another one", error=True)
-    ends = datetime.now(UTC) + timedelta(seconds=seconds)
+    ends = began + timedelta(seconds=seconds)
     shown = {
         "run_id": spec.run_id,
         "pool": spec.pool,
@@ -122,10 +122,10 @@ def _print_commands(out: Output, run_id: str, ends: datetime) -> None:
     out.note(f"to end it now: runner cancel {run_id}")
 
 
-def _starts(view: StageDisplay, connection: Connection, spec: RunSpec) -> Iterator[None]:
-    """Show the stages of the run, and yield whenever it starts on a node; Ctrl-C leaves it running.
+def _starts(view: StageDisplay, connection: Connection, spec: RunSpec) -> Iterator[datetime]:
+    """Show the stages of the run, and yield the time of each start on a node.
 
-    It starts more than once if its node is evicted.
+    It starts more than once if its node is evicted. Ctrl-C leaves it running.
     """
     from runner.flows.runs.events import RunEnded, StageReported
     from runner.flows.runs.watch import watch_run
@@ -135,7 +135,7 @@ def _starts(view: StageDisplay, connection: Connection, spec: RunSpec) -> Iterat
         for event in watch_run(connection, spec):
             display.show(event)
             if isinstance(event, StageReported) and event.event.stage == "command":
-                yield
+                yield datetime.now(UTC)
             if isinstance(event, RunEnded):
                 raise RunnerError(
                     "R-DEV-ENDED",
