@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.node.script.command import AGENT_PROCESSES
+from runner.node.script.command import forget_helper, start_helper
 from runner.protocol.devices import GpuUse
 
 TIMEOUT_S = 10.0
@@ -125,25 +125,26 @@ class GpuReader:
         if self._hanging is not None and self._hanging.poll() is None:
             raise _FailedError("an earlier nvidia-smi still hangs")
         if self._hanging is not None:
-            AGENT_PROCESSES.discard(self._hanging.pid)
+            forget_helper(self._hanging)
             self._hanging = None
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,
+            process = start_helper(
+                lambda: subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
+                    start_new_session=True,
+                )
             )
         except OSError as err:
             raise _FailedError(f"cannot start nvidia-smi: {err}") from err
-        AGENT_PROCESSES.add(process.pid)
         try:
             return self._finish(process)
         finally:
             if process.returncode is not None:
-                AGENT_PROCESSES.discard(process.pid)
+                forget_helper(process)
 
     def _finish(self, process: subprocess.Popen[bytes]) -> tuple[int, str]:
         until = time.monotonic() + self._timeout_s

@@ -41,9 +41,6 @@ PR_GET_CHILD_SUBREAPER = 37
 # Contains the task's folder. All processes of a script inherit it, which identifies them.
 SCRIPT_OF_VARIABLE = "RUNNER_SCRIPT_OF"
 
-# Children of the agent that do not belong to the script, and may run beside it: their process IDs.
-AGENT_PROCESSES: set[int] = set()
-
 KILL_WITHIN_S = 5.0
 POLL_S = 0.02
 
@@ -84,13 +81,14 @@ def reparent_orphans() -> Generator[None]:
 
 
 def children() -> frozenset[int]:
-    """Return the process IDs of this process's children, without AGENT_PROCESSES."""
+    """Return the process IDs of this process's children, without its helpers."""
     if not sys.platform.startswith("linux"):
         return frozenset()
     me = os.getpid()
-    if (listed := _listed_children(me)) is not None:
-        return listed - AGENT_PROCESSES
-    return frozenset(pid for pid in _processes() if _parent(pid) == me) - AGENT_PROCESSES
+    with _helpers_lock:
+        if (listed := _listed_children(me)) is not None:
+            return listed - _helpers
+        return frozenset(pid for pid in _processes() if _parent(pid) == me) - _helpers
 
 
 def _listed_children(pid: int) -> frozenset[int] | None:
@@ -111,10 +109,10 @@ def _listed_children(pid: int) -> frozenset[int] | None:
 
 
 def descendants(pid: int) -> frozenset[int]:
-    """Return the process IDs of all descendants of a process that are not the agent's own."""
+    """Return the process IDs of all descendants of a process, without helpers."""
     if not sys.platform.startswith("linux"):
         return frozenset()
-    parents = {each: _parent(each) for each in set(_processes()) - AGENT_PROCESSES - _helpers}
+    parents = {each: _parent(each) for each in _processes_of_others()}
     found: set[int] = set()
     family = {pid}
     while family:
@@ -123,33 +121,48 @@ def descendants(pid: int) -> frozenset[int]:
     return frozenset(found)
 
 
+def _processes_of_others() -> set[int]:
+    """Return the process IDs of this machine, without helpers."""
+    with _helpers_lock:
+        return set(_processes()) - _helpers
+
+
 _helpers: set[int] = set()  # children of the agent that are not the script's
 _helpers_lock = threading.Lock()  # held from the start of one until it is in the set
+
+
+def start_helper(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Start a process that may outlive the script, because the agent needs it.
+
+    It is a helper until `forget_helper` is called, which comes after its end.
+    """
+    with _helpers_lock:
+        process = start()
+        _helpers.add(process.pid)
+    return process
+
+
+def forget_helper(process: subprocess.Popen[bytes]) -> None:
+    """Say that a helper has ended: another process may get its ID."""
+    _helpers.discard(process.pid)
 
 
 @contextmanager
 def own_helper(
     start: Callable[[], subprocess.Popen[bytes]],
 ) -> Generator[subprocess.Popen[bytes]]:
-    """Start a process that may outlive the script, because the agent needs it. Wait for its end."""
-    with _helpers_lock:
-        process = start()
-        _helpers.add(process.pid)
+    """Start a helper, and wait for its end."""
+    process = start_helper(start)
     try:
         yield process
     finally:
         process.wait()
-        _helpers.discard(process.pid)
+        forget_helper(process)
 
 
 def kill_children(keep: frozenset[int]) -> None:
     """Kill and collect all children, also adopted ones, except those in `keep` and helpers."""
-    _kill(lambda: _script_children() - keep)
-
-
-def _script_children() -> frozenset[int]:
-    with _helpers_lock:
-        return children() - _helpers
+    _kill(lambda: children() - keep)
 
 
 def kill_remaining_processes(work_dir: Path, logs: Path) -> None:
@@ -469,7 +482,7 @@ class OpenWriters:
         if self._is_alone(me):
             self._others.clear()  # until the next look at all processes, they may get these IDs
             return
-        pids = set(_processes()) - {me} - AGENT_PROCESSES - _helpers
+        pids = _processes_of_others() - {me}
         self._others &= pids
         unknown = pids - self._others - self._writers.keys()
         new = {pid: found for pid in unknown if (found := _process_state(pid)) is not None}
@@ -490,7 +503,7 @@ class OpenWriters:
         script = self._script
         if script is None or script not in self._writers:
             return False
-        ours = (_listed_children(me) or frozenset()) - AGENT_PROCESSES - _helpers
+        ours = (_listed_children(me) or frozenset()) - _helpers
         return (ours, _listed_children(script)) == ({script}, frozenset())
 
     def _still_runs(self, writer: _Writer, root: str, closed: set[FileId]) -> bool:
@@ -638,7 +651,7 @@ def run_command(  # noqa: PLR0913 - all arguments describe one process
 def _left_running(existing: frozenset[int]) -> tuple[str, ...]:
     """Return the command lines of new children that still run after HELPERS_END_S."""
     until = time.monotonic() + HELPERS_END_S
-    while left := {pid for pid in _script_children() - existing if _is_running(pid)}:
+    while left := {pid for pid in children() - existing if _is_running(pid)}:
         if time.monotonic() > until:
             return tuple(line for pid in sorted(left) if (line := _command_line(pid)))
         time.sleep(POLL_S)

@@ -36,9 +36,9 @@ def test_importance_is_highest_for_the_decisive_parameter() -> None:
 
 def test_picture_of_a_thousand_trials_is_one_document_drawn_quickly() -> None:
     trials = [*sampled(1000), PlottedTrial("bad", {"lr": 1.0, "opt": "<b>&"}, None)]
-    began = time.process_time()
+    began = time.thread_time()
     svg = draw_sweep("net <1>", "loss", "min", trials)
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < 2
     root = ElementTree.fromstring(svg)
     lines = root.iter("{http://www.w3.org/2000/svg}polyline")
     assert sum(1 for _ in lines) == 1000 + 20

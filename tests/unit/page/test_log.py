@@ -42,9 +42,9 @@ def read(
 ) -> tuple[list[str], LogPosition]:
     monkeypatch.setattr(log_module, "runs_container", lambda _: container)
     found = LogPosition("run-1", position)
-    began = time.process_time()
+    began = time.thread_time()
     lines = [line for _, line in found.read(cast("Any", None))]
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < 2
     assert container.most <= 1 << 20
     return lines, found
 

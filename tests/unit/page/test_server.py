@@ -21,6 +21,7 @@ from runner.page.app import PageApp
 from runner.page.server import Certificate, bind, names_of
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
+from tests.logs import own_records
 
 
 def test_port_in_use_is_an_error_and_the_default_takes_the_next() -> None:
@@ -114,4 +115,4 @@ def test_server_ends_at_once_with_open_streams(
         writer.close()
 
     asyncio.run(interrupt())
-    assert not caplog.records
+    assert not own_records(caplog)

@@ -28,6 +28,7 @@ from runner.azure.storage import blobs
 from runner.azure.storage.blobs import BlobContainer, BlobStore
 from runner.azure.storage.stores import ChangedError, SourceChangedError, StoredFile
 from runner.protocol.errors import RunnerError
+from tests.logs import own_records
 from tests.loopback import listening
 from tests.unit.azure.auth.fake_credential import FakeCredential
 from tests.unit.node.fake_blob import FakeBlobs, etag, serve_fake_blobs
@@ -94,8 +95,7 @@ def test_broken_body_is_requested_again(
     service.cut_after = 1000
     assert get(service, tmp_path / "part") == CONTENT
     assert len(service.requests) == 2
-    ours = [record for record in caplog.records if record.thread == threading.get_ident()]
-    assert not ours  # a warning would be printed into the progress of `data get`
+    assert not own_records(caplog)  # a warning would be printed into the progress of `data get`
 
 
 def test_busy_service_and_cut_connection_are_retried(service: FakeBlobs, tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ def test_zip_bomb_in_a_model_is_not_read(tmp_path: Path) -> None:
                 for _ in range(400):
                     file.write(bytes(1 << 20))
     shutil.copyfile(*paths)
-    began = time.process_time()
+    began = time.thread_time()
     assert content_difference(*paths) == "members ?"
-    assert time.process_time() - began < 0.5
+    assert time.thread_time() - began < 0.5
 
 
 @pytest.mark.attack

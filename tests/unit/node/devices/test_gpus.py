@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from runner.node.devices import gpus as gpus_module
 from runner.node.devices.gpus import GpuReader, GpuReading
-from runner.node.script.command import AGENT_PROCESSES, children
+from runner.node.script.command import children, start_helper
 from tests.unit.node.devices.nvidia_smi import NvidiaSmi
 
 MIB = 1024 * 1024
@@ -117,8 +120,21 @@ def test_failed_nvidia_smi_is_not_started_again_at_once(tmp_path: Path) -> None:
     assert len(smi.asked) == 1
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Return the processes that the readers of this test start."""
+    found: list[subprocess.Popen[bytes]] = []
+
+    def start(begin: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        found.append(start_helper(begin))
+        return found[-1]
+
+    monkeypatch.setattr(gpus_module, "start_helper", start)
+    return found
+
+
 def test_end_of_the_script_ends_the_wait_for_nvidia_smi(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[bytes]]
 ) -> None:
     monkeypatch.setattr(gpus_module, "KILLED_S", 300.0)
     smi = NvidiaSmi(tmp_path / "bin", "hang")
@@ -126,19 +142,18 @@ def test_end_of_the_script_ends_the_wait_for_nvidia_smi(
     environment = {"PATH": str(smi.folder)}
     GpuReader(environment, expected=True, stopped=lambda: True, timeout_s=600).read()
     assert time.monotonic() - began < 300
-    assert not AGENT_PROCESSES
+    assert [each.returncode for each in started] == [-signal.SIGKILL]
 
 
-def test_nvidia_smi_is_no_process_of_the_script(tmp_path: Path) -> None:
+def test_nvidia_smi_is_no_process_of_the_script(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
     smi = NvidiaSmi(tmp_path / "bin", "hang")
     seen: list[frozenset[int]] = []
 
     def look() -> bool:
-        own = set(AGENT_PROCESSES)
-        assert len(own) == 1
         seen.append(children())
-        assert not own & seen[-1]
         return True
 
     GpuReader({"PATH": str(smi.folder)}, expected=True, stopped=look).read()
-    assert seen
+    assert [each.pid in seen[0] for each in started] == [False]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from runner.node.devices.machine import KernelCounters
 from runner.node.devices.processes import read_processes
-from runner.node.script.command import descendants, own_helper
+from runner.node.script.command import children, descendants, own_helper
 
 MEMINFO = "MemTotal:       16000 kB\nMemFree:  1 kB\nMemAvailable:    6000 kB\n"
 DISKS = """\
@@ -151,3 +152,20 @@ def test_reader_of_metrics_is_no_process_of_the_script() -> None:
         found = descendants(os.getpid())
         helper.kill()
     assert helper.pid not in found
+
+
+def test_helper_that_is_just_starting_is_no_process_of_the_script() -> None:
+    """A reader of GPUs may start nvidia-smi in the moment in which the script ends."""
+    seen: list[frozenset[int]] = []
+    looks = threading.Thread(target=lambda: seen.append(children()), daemon=True)
+
+    def start() -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["sleep", "60"])
+        looks.start()
+        looks.join(0.3)
+        return process
+
+    with own_helper(start) as helper:
+        looks.join(300)
+        helper.kill()
+    assert [helper.pid in each for each in seen] == [False]

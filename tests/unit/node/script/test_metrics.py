@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from runner.node.script.metrics import MetricLog, MetricsFileReader, parse_metri
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.protocol.metrics import MAX_NAMES, MetricPoint
+from tests.logs import own_records
 
 
 @pytest.fixture
@@ -97,8 +97,7 @@ def test_invalid_metric_line_is_skipped(
     path.write_text('nonsense\n[1]\n{"loss": {}}\n{"step": "x", "a": 1}\n\xff\n{"loss": 1}\n')
     MetricsFileReader(path, log).poll()
     assert triples(queue) == [("loss", 1.0, None)]
-    ours = [record for record in caplog.records if record.thread == threading.get_ident()]
-    assert len(ours) == 1
+    assert len(own_records(caplog)) == 1
 
 
 def test_crowded_queue_delays_the_metrics_file(
