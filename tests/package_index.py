@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from tests.loopback import QuietServer
+
 # PEP 517 and PEP 660 in the package itself, so that a build needs nothing else.
 _BACKEND = """\
 import os, zipfile
@@ -126,9 +128,7 @@ def served(folder: Path, user: str | None = None) -> Generator[str]:
     """
     encoded = base64.b64encode(user.encode()).decode() if user else None
     handler = type("Handler", (_Handler,), {"wanted": encoded and f"Basic {encoded}"})
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(handler, directory=str(folder))
-    )
+    server = QuietServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"127.0.0.1:{server.server_port}"

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from tests.loopback import QuietServer
+
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     """Refuses every request, and notes what was wanted."""
@@ -22,10 +24,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_CONNECT = do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = _refuse  # noqa: N815
 
 
-class RefusingProxy(http.server.ThreadingHTTPServer):
+class RefusingProxy(QuietServer):
     """Listens on a free port; `wanted` has the requests that it refused."""
-
-    daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +40,7 @@ from batch_emulator.gateway.sign_in import (
 )
 from batch_emulator.gateway.signatures import Signatures, StorageRequest
 from batch_emulator.server import Server
+from tests.loopback import QuietServer
 
 HOST = "mine.westeurope.batch.azure.com"
 
@@ -68,7 +69,7 @@ class _Closing(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Closing) as service:
+    with QuietServer(("127.0.0.1", 0), _Closing) as service:
         threading.Thread(target=service.serve_forever, args=(0.01,), daemon=True).start()
         local = f"http://127.0.0.1:{service.server_address[1]}"
         account = NamedAccounts("mine", "a2V5", "a2V5")
@@ -221,7 +222,7 @@ def test_tunnels_of_tasks_use_the_proxy_of_the_emulator(
     of_nodes: Gateway, monkeypatch: pytest.MonkeyPatch, variable: str, scheme: str
 ) -> None:
     asked = _Upstream.asked = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Upstream) as upstream:
+    with QuietServer(("127.0.0.1", 0), _Upstream) as upstream:
         threading.Thread(target=upstream.serve_forever, args=(0.01,), daemon=True).start()
         url = f"{scheme}us%65r:pass@127.0.0.1:{upstream.server_address[1]}"
         monkeypatch.setattr(proxy, "getproxies", lambda: {variable: url})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from runner.azure.auth.sign_in import (
     provider_variables,
 )
 from runner.protocol.azure.clouds import PUBLIC
+from tests.loopback import QuietServer
 
 _ARM = {"ARM_CLIENT_ID": "c", "ARM_TENANT_ID": "00000000-0000-0000-0000-000000000001"}
 _SDK = {"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"}
@@ -198,7 +199,7 @@ class _Ci(BaseHTTPRequestHandler):
 def ci(monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
     """Yield the address from which jobs of a CI system get tokens."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Ci) as server:
+    with QuietServer(("127.0.0.1", 0), _Ci) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/token?api=2"

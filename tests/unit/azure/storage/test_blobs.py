@@ -8,7 +8,7 @@ import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ from runner.azure.storage.blobs import BlobContainer, BlobStore
 from runner.azure.storage.stores import ChangedError, SourceChangedError, StoredFile
 from runner.protocol.errors import RunnerError
 from tests.logs import own_records
-from tests.loopback import listening
+from tests.loopback import QuietServer, listening
 from tests.unit.azure.auth.fake_credential import FakeCredential
 from tests.unit.node.fake_blob import FakeBlobs, etag, serve_fake_blobs
 from tests.unit.source_tree import ROOT, assert_none
@@ -446,7 +446,7 @@ class _Bomb(BaseHTTPRequestHandler):
 @pytest.mark.parametrize("method", ["read", "read_range"])
 def test_stored_document_is_not_unpacked(method: str) -> None:
     """A run can store its records with an encoding that fills the memory of their readers."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Bomb)
+    server = QuietServer(("127.0.0.1", 0), _Bomb)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         service = BlobServiceClient(f"http://127.0.0.1:{server.server_port}/account")

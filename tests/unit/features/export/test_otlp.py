@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Generator, Sequence
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from runner.features.export.otlp import (
 from runner.flows.runs.timeline import TimelineEvent
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import RunSpec, parse_run
+from tests.loopback import QuietServer
 
 NOW = datetime(2026, 11, 24, 12, 0, 0, 250000, tzinfo=UTC)
 
@@ -71,7 +72,7 @@ class Collector:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self.server = QuietServer(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def records(self) -> list[Any]:

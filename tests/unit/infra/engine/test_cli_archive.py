@@ -7,7 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Generator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 
@@ -15,6 +15,7 @@ import pytest
 
 from runner.protocol.errors import RunnerError
 from runner_infra.engine import automation, cli_archive
+from tests.loopback import QuietServer
 from tools.pulumi_hashes import read_hashes
 
 _NAME = "pulumi-v3.4.5-linux-x64.tar.gz"
@@ -63,7 +64,7 @@ class Site:
             def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = QuietServer(("127.0.0.1", 0), Handler)
         self.port = self.server.server_port
         Thread(target=self.server.serve_forever, daemon=True).start()
 
