@@ -11,6 +11,7 @@ from batch_emulator.domain.model import Json, part, parts
 from batch_emulator.domain.validation.pool_rules import check_pool
 from batch_emulator.domain.validation.properties import (
     ID_PATTERN,
+    MAX_INT32,
     MAX_SLOTS,
     check_command,
     require,
@@ -108,8 +109,8 @@ def check_job_specification(body: Json, *, scheduled: bool = False) -> None:
     _check_pool_info(body, scheduled=scheduled)
     require_range(body, "priority", -1000, 1000, "OutOfRangePriority")
     if body.get("maxParallelTasks", -1) != -1:
-        require_range(body, "maxParallelTasks", 1, 2**31)
-    require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
+        require_range(body, "maxParallelTasks", 1, MAX_INT32)
+    require_range(body, "constraints/maxTaskRetryCount", -1, MAX_INT32)
     check_environment_settings(parts(body, "commonEnvironmentSettings"))
     if "jobReleaseTask" in body and "jobPreparationTask" not in body:
         reason = "a job release task requires a job preparation task"

@@ -12,6 +12,7 @@ from batch_emulator.domain.model import Json, part, parts
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
+MAX_INT32 = 2**31 - 1
 
 
 def _property(body: Json, name: str) -> Any:

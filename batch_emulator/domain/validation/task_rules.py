@@ -16,6 +16,7 @@ from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Json, part, parts
 from batch_emulator.domain.validation.properties import (
     ID_PATTERN,
+    MAX_INT32,
     MAX_SLOTS,
     check_command,
     identity_problem,
@@ -69,7 +70,7 @@ def check_start_task(task: Json) -> None:
     """Refuse a start task that could not run. Raises Fault."""
     check_command(task, "startTask")
     check_user_identity(task)
-    require_range(task, "maxTaskRetryCount", -1, 2**31)
+    require_range(task, "maxTaskRetryCount", -1, MAX_INT32)
     check_files(task)
 
 
@@ -129,7 +130,7 @@ def check_multi_instance(body: Json) -> None:
     """Refuse multi-instance settings that could not run anywhere. Raises Fault."""
     settings = body["multiInstanceSettings"]
     require(settings, "coordinationCommandLine")
-    require_range(settings, "numberOfInstances", 1, 2**31)
+    require_range(settings, "numberOfInstances", 1, MAX_INT32)
     if body.get("requiredSlots", 1) != 1:  # docs: requiredSlots
         reason = "a multi-instance task must have 1"
         raise bad_property("requiredSlots", body["requiredSlots"], reason)
@@ -138,7 +139,7 @@ def check_multi_instance(body: Json) -> None:
 
 def check_constraints(body: Json) -> None:
     """Refuse wrong task constraints. Raises Fault."""
-    require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
+    require_range(body, "constraints/maxTaskRetryCount", -1, MAX_INT32)
 
 
 def check_token_settings(task: Json) -> None:
