@@ -22,12 +22,7 @@ if TYPE_CHECKING:
     from runner.core.curves import Curve
     from runner.features.simulation.formulas import AssumedPool
     from runner.features.simulation.result import SimulationProblem, SimulationResult
-    from runner.features.simulation.scenario import (
-        Scenario,
-        ScenarioError,
-        TraceEntry,
-        Workload,
-    )
+    from runner.features.simulation.scenario import Scenario, TraceEntry, Workload
 
 FormulasArgument = Annotated[
     list[str] | None,
@@ -167,7 +162,8 @@ class ScenarioOptions:
         """Return the scenario, without a formula.
 
         Raises:
-            RunnerError: R-SCENARIO, a file or the text of a distribution is invalid; R-FLAG-VALUE.
+            ScenarioError: a file or the text of a distribution is invalid.
+            RunnerError: R-FLAG-VALUE.
         """
         from runner.features.simulation.scenario import Scenario
 
@@ -191,16 +187,13 @@ class ScenarioOptions:
     def _load_tasks(self) -> tuple[Workload, Sequence[TraceEntry]]:
         from runner.features.simulation import scenario
 
-        try:
-            if self.workload is not None:
-                work = scenario.load_workload(self.workload)
-            else:
-                over_ms = to_ms("over", self.over, "0s", "365d")
-                spread = scenario.parse_spread(self.duration)
-                work = scenario.generate(self.tasks, over_ms, spread, self.task_slots, self.seed)
-            return work, scenario.load_changes(self.trace) if self.trace is not None else ()
-        except scenario.ScenarioError as err:
-            raise invalid_scenario(err) from err
+        if self.workload is not None:
+            work = scenario.load_workload(self.workload)
+        else:
+            over_ms = to_ms("over", self.over, "0s", "365d")
+            spread = scenario.parse_spread(self.duration)
+            work = scenario.generate(self.tasks, over_ms, spread, self.task_slots, self.seed)
+        return work, scenario.load_changes(self.trace) if self.trace is not None else ()
 
     def draw(
         self, out: Output, title: str, results: Sequence[tuple[str, SimulationResult]]
@@ -214,29 +207,34 @@ class ScenarioOptions:
             show_charts(out, curves, [name for name, _ in results])
 
 
-def with_scenario(verb: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a scenario to a command, which gets them as `given`."""
+def with_scenario(path: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of a scenario to a command, which gets them as `given`.
+
+    An invalid scenario is the error R-SCENARIO, which names the help of the command.
+
+    Args:
+        path: the words that call the command.
+    """
     names = [each.name for each in fields(ScenarioOptions)]
 
-    @functools.wraps(verb)
-    def command(call: Invocation, **options: Any) -> None:
-        given = ScenarioOptions(**{name: options.pop(name) for name in names})
-        chart_kind(given.plot)  # report a wrong name before the simulation
-        verb(call, given, **options)
+    def add(verb: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(verb)
+        def command(call: Invocation, **options: Any) -> None:
+            from runner.features.simulation.scenario import ScenarioError
 
-    own = inspect.signature(verb, eval_str=True).parameters.values()
-    shared = inspect.signature(ScenarioOptions, eval_str=True).parameters.values()
-    return with_parameters(command, [*(each for each in own if each.name != "given"), *shared])
+            given = ScenarioOptions(**{name: options.pop(name) for name in names})
+            chart_kind(given.plot)  # report a wrong name before the simulation
+            try:
+                verb(call, given, **options)
+            except ScenarioError as err:
+                why, fix = str(err), f"{path} --help"
+                raise RunnerError("R-SCENARIO", "invalid scenario", why=why, fix=fix) from err
 
+        own = inspect.signature(verb, eval_str=True).parameters.values()
+        shared = inspect.signature(ScenarioOptions, eval_str=True).parameters.values()
+        return with_parameters(command, [*(each for each in own if each.name != "given"), *shared])
 
-def invalid_scenario(err: ScenarioError) -> RunnerError:
-    """Return the error of an invalid workload or trace."""
-    return RunnerError(
-        "R-SCENARIO",
-        "invalid scenario",
-        why=str(err),
-        fix="runner pool autoscale simulate --help",
-    )
+    return add
 
 
 def to_interval_s(text: str | None) -> float | None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @on_target
-@with_scenario
+@with_scenario("runner pool autoscale simulate")
 def simulate(
     call: Invocation,
     given: ScenarioOptions,

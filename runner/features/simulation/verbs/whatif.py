@@ -11,7 +11,6 @@ from runner.cli.options import Invocation, on_target
 from runner.core.units import format_duration
 from runner.features.simulation.verbs.options import (
     ScenarioOptions,
-    invalid_scenario,
     price_line,
     seconds,
     show_problems,
@@ -40,7 +39,7 @@ Lifetime = Literal["exponential", "bathtub"]
 
 
 @on_target
-@with_scenario
+@with_scenario("runner cost whatif")
 def whatif(
     call: Invocation,
     given: ScenarioOptions,
@@ -99,7 +98,6 @@ def whatif(
     for the expected shortfall of spot nodes). REGRET is the cost above the offline optimum: the
     lowest cost by the deadline if all evictions were known before.
     """
-    from runner.features.simulation.scenario import ScenarioError
     from runner.features.simulation.what_if import PoolKind, compare, recommend_interval
 
     out = call.out
@@ -113,12 +111,9 @@ def whatif(
     best = recommend_interval(save_s, mtbf_s)
     scenario = given.scenario(mtbf_s, save_s or 0.0)
     limit_ms = to_ms("deadline", deadline, "1m", "365d") if deadline else None
-    try:
-        found = compare(
-            kinds, scenario, nodes=nodes, deadline_ms=limit_ms, seeds=seeds, lifetime=lifetime
-        )
-    except ScenarioError as err:
-        raise invalid_scenario(err) from err
+    found = compare(
+        kinds, scenario, nodes=nodes, deadline_ms=limit_ms, seeds=seeds, lifetime=lifetime
+    )
     if out.as_text:
         _show(out, found, kinds, seeds)
         _show_interval(out, best, measured, given.checkpoint)

@@ -93,6 +93,7 @@ def test_a_trace_with_too_many_evictions_is_refused(capsys: pytest.CaptureFixtur
     assert code == 2
     assert "R-SCENARIO" in err
     assert "a longer --mtbf" in err
+    assert "fix: runner cost whatif --help" in err
 
 
 def test_an_unknown_price_is_not_counted_as_zero(capsys: pytest.CaptureFixture[str]) -> None:
