@@ -557,8 +557,7 @@ class _Deployment:
                 again = f"runner pool enable {pool} --target azure{stack_option(self.stack)}"
                 self.out.note(f"queued runs of pool {pool} are paused; to continue them: {again}")
             raise
-        if drained:
-            count = losses.continue_drained(self.settings, self.opened, drained)
+        if drained and (count := losses.continue_drained(self.settings, self.opened, drained)):
             self.out.note(f"continued {format_count(count, 'paused run')}")
         self._schedule_mover(outputs)  # may wait for roles, so paused runs continue before
         return outputs

@@ -204,8 +204,8 @@ def enable(
     if out.document({"pool": pool, "nodes": nodes, "jobs": [each.to_json() for each in jobs]}):
         return
     out.note(f"tasks are assigned again to {format_count(len(nodes), 'node')} of pool {pool}")
-    if jobs:
-        out.note(f"continued {format_count(sum(each.runs for each in jobs), 'paused run')}")
+    if runs := sum(each.runs for each in jobs):
+        out.note(f"continued {format_count(runs, 'paused run')}")
 
 
 @app.command()
