@@ -307,7 +307,7 @@ def check_passphrase(stack: PulumiStack) -> None:
 def list_stacks(stack: PulumiStack) -> list[str]:
     """Return the names of the stacks of the project in the backend."""
     steps = Steps(lambda _: None)
-    with engine_errors("listing the stacks of", stack.name, stack.backend, steps):
+    with engine_errors("looking for", stack.name, stack.backend, steps):
         found = _workspace(stack).list_stacks()
     return [each.name.rpartition("/")[2] for each in found]
 

@@ -23,6 +23,9 @@ _URN_NAME = re.compile(r"urn:pulumi:[^\s\"]*::([\w.-]+)")
 _SUMMARY = re.compile(r"(?:preview|update|refresh|destroy|resource operation) failed")
 # What the engine says if it cannot load the provider, which is not in its archive.
 _NO_PLUGIN = "failed to download plugin"
+# What the engine says of a service that it is not signed in to. It takes every URL for one whose
+# scheme it does not know.
+_NOT_SIGNED_IN = "PULUMI_ACCESS_TOKEN must be set"
 _SHOWN = 3  # errors in one message
 _MESSAGE_LENGTH = 300  # characters
 _CHANGING = ("deploying", "destroying")
@@ -52,6 +55,8 @@ def engine_errors(doing: str, stack: str, backend: str | None, steps: Steps) -> 
         lines = [fault.text.partition("\n")[0] for fault in faults]
         if any("passphrase" in line for line in lines):
             raise _wrong_passphrase(doing, lines) from err
+        if any(_NOT_SIGNED_IN in line for line in lines):
+            raise _no_backend(doing, backend) from err
         if any(HALF_WRITTEN in line for line in lines):
             # The engine that holds the lock writes the file, and its backup would be of no use.
             is_written = is_locked(backend, stack)
@@ -117,6 +122,24 @@ def _incomplete_state(doing: str, lines: Sequence[str]) -> RunnerError:
         why=f"{lines[0]}: the file is incomplete, as after a full disk or a killed engine",
         fix="copy the backup .pulumi/stacks/<project>/<stack>.json.bak over the .json file, then "
         "run the command again, which imports newer resources from Azure",
+    )
+
+
+def _no_backend(doing: str, backend: str | None) -> RunnerError:
+    if backend is None or backend.startswith(("https://", "http://")):
+        service = backend or "its backend"
+        return RunnerError(
+            "R-PULUMI-FAILED",
+            f"{doing} the stack failed: Pulumi is not signed in to {service}",
+            why="PULUMI_ACCESS_TOKEN is not set",
+            fix=f"sign in with `{' '.join(['pulumi login', *([backend] if backend else [])])}`, or "
+            "set PULUMI_ACCESS_TOKEN",
+        )
+    return RunnerError(
+        "R-PULUMI-FAILED",
+        f"{doing} the stack failed: Pulumi cannot keep state at {backend!r}",
+        why="it is not the URL of a container, a folder or a service",
+        fix="use azblob://CONTAINER?storage_account=ACCOUNT, or file:///PATH for a folder",
     )
 
 

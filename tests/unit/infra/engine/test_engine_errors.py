@@ -88,6 +88,27 @@ def test_wrong_passphrase_is_reported_with_a_fix(home: Path) -> None:
     assert "PULUMI_CONFIG_PASSPHRASE" in (err.fix or "")
 
 
+@pytest.mark.parametrize(
+    ("backend", "what", "fix"),
+    [
+        ("foo://x", "cannot keep state at 'foo://x'", "azblob://CONTAINER?storage_account=ACCOUNT"),
+        ("AZBLOB://state", "cannot keep state at 'AZBLOB://state'", "file:///PATH"),
+        ("s3://", "cannot keep state at 's3://'", "file:///PATH"),
+        ("https://pulumi.example", "not signed in to", "`pulumi login https://pulumi.example`"),
+        (None, "not signed in to its backend", "`pulumi login`"),
+    ],
+)
+def test_backend_that_pulumi_does_not_know_is_named(
+    home: Path, backend: str | None, what: str, fix: str
+) -> None:
+    said = "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions"
+    stack = replace(engine_that_says(home, said), backend=backend)
+    with pytest.raises(RunnerError) as caught:
+        automation.list_stacks(stack)
+    assert what in caught.value.what
+    assert fix in (caught.value.fix or "")
+
+
 def test_passphrase_of_the_environment_takes_precedence(home: Path) -> None:
     own = automation.state_settings(home, {})
     assert Path(own["PULUMI_CONFIG_PASSPHRASE_FILE"]).is_file()
