@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import re
+import signal
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -65,6 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # Otherwise gRPC, which Pulumi's SDK uses in tests of the stack, restarts its threads in each
     # process that a later test forks, and can abort it before it executes a program.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    # A shell that runs the tests in the background lets them ignore Ctrl-C, and all programs that
+    # they start would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
         "markers", "fix(*codes): the errors whose printed commands the test runs"
     )

@@ -94,8 +94,6 @@ class Cli:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # If a script runs the tests in the background, they and their children ignore Ctrl-C.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
 
 

@@ -143,7 +143,6 @@ def test_tensorboard_shows_a_running_run_and_its_event_files(
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     )
     try:
         assert board.stdout is not None

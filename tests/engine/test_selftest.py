@@ -179,7 +179,6 @@ def test_stack_is_removed_after_ctrl_c(stage: Stage, project: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,  # together with the engine, like the processes of a terminal
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         assert server.emulator is not None
         pools = server.emulator.account.pools

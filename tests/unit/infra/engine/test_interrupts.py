@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import _thread
-import signal
 import threading
-from collections.abc import Generator
 
 import pytest
 
 from runner_infra.engine.automation import run_despite_interrupt
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c_is_heard() -> Generator[None]:
-    """Restore SIGINT, which is ignored if a shell runs the tests in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def test_work_that_succeeds_after_ctrl_c_returns_its_result() -> None:
