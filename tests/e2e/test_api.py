@@ -11,6 +11,12 @@ from typing import Any
 import pytest
 
 import runner
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import takes_dependent_tasks
+from runner.core.progress import OnProgress
+from runner.flows.submit import submit_run
+from runner.flows.submit.pipeline import SubmissionPlan
+from runner.flows.submit.submit_run import upload_files
 from tests.e2e.conftest import ROOT, Cli, until
 
 Write = Callable[..., Path]
@@ -193,6 +199,34 @@ def test_group_is_awaited_and_cancelled_as_one(tmp_path: Path) -> None:
     with pytest.raises(runner.RunnerError) as scheduled:
         runner.submit(path)
     assert "runner schedule create" in (scheduled.value.fix or "")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_predecessor_may_end_while_its_successor_is_submitted(
+    code: int, script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job closes with it, so that no task can wait there."""
+    gate = tmp_path / "gate"
+    text = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.05)"
+    first = runner.train(script(f"{text}\nraise SystemExit({code})"), experiment=f"ends-{code}")
+
+    def upload(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> None:
+        gate.touch()
+        first.wait()
+        until(lambda: not takes_dependent_tasks(connection, first.spec.job_id))
+        upload_files(connection, plan, on_progress)
+
+    later = script("print('done')")
+    monkeypatch.setattr(submit_run, "upload_files", upload)
+    if code:
+        with pytest.raises(runner.RunnerError) as refused:
+            runner.train(later, after=[first])
+        assert refused.value.code == "R-AFTER-FAILED"
+        assert runner.runs()[0].id == first.id, "nothing of it remains"
+        return
+    second = runner.train(later, after=[first])
+    assert second.wait().state == "succeeded"
+    assert tuple(second.spec.after) == (first.id,)
 
 
 def test_arguments_of_train_override_the_recipe(script: Write) -> None:

@@ -442,6 +442,12 @@ def in_job(plan: RunPlan, job_id: str) -> RunPlan:
     return plan if plan.job_id == job_id else replace(plan, job_id=job_id)
 
 
+def without_waiting(plan: RunPlan) -> RunPlan:
+    """Return the same run in the job of its experiment, where it waits for no task."""
+    job_id = job_id_for(plan.experiment, plan.pool.id, plan.recipe.priority)
+    return replace(plan, depends_on=(), job_id=job_id)
+
+
 def _with_ranges(recipe: Recipe, run: CheckedRun, content: RunContent) -> Recipe:
     """Return the recipe with the ranges of metrics that apply to the run.
 

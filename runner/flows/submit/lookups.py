@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import get_task, takes_dependent_tasks
+from runner.azure.batch.jobs import JobClosedError, get_task, takes_dependent_tasks
 from runner.azure.storage.blobs import BlobContainer, BlobInfo
 from runner.contract import StackOutputs
 from runner.core.planning.plan import RunPlan
@@ -166,6 +166,22 @@ def resolve_after(connection: Connection, draft: RunPlan, outputs: StackOutputs)
         job_id=_common_job(connection, draft, active, outputs) if active else draft.job_id,
         warnings=(*draft.warnings, *map(_warn_late_end, filter(_keeps_node, active))),
     )
+
+
+def check_succeeded(connection: Connection, plan: RunPlan, closed: JobClosedError) -> None:
+    """Check that a run need not wait for its predecessors, whose job was closed after its planning.
+
+    Raises:
+        RunnerError: R-AFTER-FAILED, one did not succeed; R-AFTER-ENDED, one is still active.
+    """
+    for spec in [find_run(connection, run_id) for run_id in plan.after]:
+        if not _succeeded(connection, spec):
+            raise RunnerError(
+                "R-AFTER-ENDED",
+                f"the job of {spec.run_id} was closed while the run was submitted",
+                why=closed.why,
+                fix="run the same command again when that run has ended",
+            ) from closed
 
 
 def _keeps_node(spec: RunSpec) -> bool:

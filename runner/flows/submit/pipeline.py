@@ -13,7 +13,8 @@
 
 A dry run downloads nothing and lists the questions that no service answered; everything else is the
 same code. A plan is never changed. If its job is closed before the submission, `in_job` returns the
-plan of the same run in the next job.
+plan of the same run in the next job, and `without_waiting` that of a run whose predecessors, in the
+closed job, have succeeded.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from runner.azure.faults import STORAGE_FULL, TRANSIENT_CODES
 from runner.azure.storage.blobs import BlobContainer, BlobInfo, in_parallel
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError
 from runner.core.home import HomePaths, disk_reserve, write_atomically
-from runner.core.planning.plan import JobPlan, RunPlan, in_job
+from runner.core.planning.plan import JobPlan, RunPlan, in_job, without_waiting
 from runner.core.progress import OnProgress, Progress
 from runner.core.units import format_count
 from runner.flows.data.datasets import Dataset
@@ -43,6 +43,7 @@ from runner.flows.runs.documents import (
     runs_container,
 )
 from runner.flows.submit.check_and_read import FilesToUpload
+from runner.flows.submit.lookups import check_succeeded
 from runner.flows.submit.pipeline import SubmissionPlan, find_next_job
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths, blob_name, code_blob, stored_path
@@ -293,12 +294,11 @@ def _submit_new(
         try:
             return _submit_in_job(connection, in_job(plan, job.job_id), job, task, runs)
         except JobClosedError as err:
-            if plan.depends_on:  # the run depends on tasks of the closed job
-                raise RunnerError(
-                    "R-AFTER-ENDED",
-                    "its predecessors ended while it was submitted",
-                    fix="run the same command again",
-                ) from err
+            if plan.depends_on:  # on tasks of the closed job
+                check_succeeded(connection, plan, err)
+                plan = without_waiting(plan)
+                task = to_task(plan, connection)
+                job = replace(job, wanted=plan.job_id)
             if not tries_left:
                 raise
         job = find_next_job(connection, job)
