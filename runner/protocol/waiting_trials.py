@@ -102,6 +102,11 @@ class WaitingTrials(JsonDocument):
         new = {run_id: (now.isoformat(), why) for run_id in run_ids if run_id in self.trials}
         return replace(self, cancelled={**new, **self.cancelled})
 
+    def is_same(self, other: WaitingTrials, run_id: str) -> bool:
+        """Return True if a trial waits, or was cancelled, in the same way in both documents."""
+        is_cancelled = run_id in self.cancelled, run_id in other.cancelled
+        return self.document(run_id) == other.document(run_id) and len({*is_cancelled}) == 1
+
     def job_of(self, run_id: str) -> str:
         """Return the ID of the job with the task of a trial."""
         batch: Mapping[str, Any] = (self.document(run_id) or {}).get("batch") or {}

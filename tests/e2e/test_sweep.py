@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.azure.auth.credentials import connect
+import runner
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.batch.jobs import find_job_in_pool
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
@@ -22,6 +24,7 @@ from runner.core.settings import load_settings
 from runner.flows.runs import waiting
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.group_documents import find_group
+from runner.flows.submit import resume_sweep
 from runner.flows.submit.pipeline import open_and_plan
 from runner.flows.submit.submit_group import finish_interrupted, submit_group
 from runner.flows.submit.sweep import check_sweep
@@ -538,6 +541,36 @@ def test_two_clients_that_resume_one_sweep_start_each_trial_once(
     gate.touch()
     until(lambda: cli.json("sweep", "show", sweep)["states"] == {"failed": 4})
     assert {trial["attempts"] for trial in cli.json("sweep", "show", sweep)["trials"]} == {2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("done", [0, 3, 10])
+def test_client_that_read_the_states_before_another_resumed_adds_nothing(
+    done: int, cli: Cli, script: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it continues, trials of the other client wait, run or have ended."""
+    folder = script("import time; time.sleep(0.5); print('loss: 0.5')")
+    words = ("-p", "seed={range: [1, 10]}", "--max-parallel", "2", "-e", f"late-{done}")
+    sweep = cli.json("sweep", "start", folder, *words, "--detach")["sweep"]
+    assert cli.json("sweep", "stop", sweep)["cancelled"]
+
+    def ended() -> int:
+        return cli.json("sweep", "show", sweep)["states"].get("succeeded", 0)
+
+    def paused(connection: Connection, job_id: str, pool: str) -> object:  # after the states
+        cli.ok("sweep", "resume", sweep, "--detach")
+        until(lambda: ended() >= done)
+        return find_job_in_pool(connection, job_id, pool)
+
+    monkeypatch.setattr(resume_sweep, "find_job_in_pool", paused)
+    monkeypatch.setenv("RUNNER_HOME", str(cli.home))
+    runner.group(sweep).resume()
+    until(lambda: ended() == 10)
+    runs = cli.json("ps", "--all", "-e", f"late-{done}")
+    trials = [int(re.findall(r"-(\d+)-\d{8}-", row["run_id"])[0]) for row in runs]
+    succeeded = [n for n, row in zip(trials, runs, strict=True) if row["state"] == "succeeded"]
+    assert sorted(succeeded) == list(range(1, 11))
+    assert {row["state"] for row in runs} <= {"succeeded", "cancelled"}
 
 
 @pytest.mark.slow

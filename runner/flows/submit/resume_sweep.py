@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -43,6 +43,7 @@ from runner.flows.submit.repeat import (
 from runner.flows.submit.submit_run import upload_files
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import MERGE_TASK, SUBMITTING_FOLDER, LaterRun, RunGroup
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
 from runner.protocol.waiting_trials import WaitingTrials, template_blob, waiting_blob
 
@@ -82,6 +83,8 @@ def resume_trials(
     """
     from runner.flows.costs.budgets import BudgetReader  # noqa: PLC0415  few sweeps are resumed
 
+    again = SweepAgain(connection, sweep, pool, consent, budgets=BudgetReader())
+    again.waiting.sweep(sweep.group_id)  # before the states: a change after them is noticed
     listed = list_runs(connection, limit=None, ids=[*sweep.runs.values()]).rows
     rows = {row.run_id: row for row in listed}
     ended = [
@@ -93,12 +96,11 @@ def resume_trials(
         find_job_in_pool(connection, sweep.job_id, pool or sweep.pool)
     on_progress(Progress("resume", "start"))
     await_reports(runs_container(connection), sweep, frozenset(ended))
-    most = read_max_parallel(connection, sweep.job_id)
-    again = SweepAgain(connection, sweep, pool, consent, most, budgets=BudgetReader())
-    done: dict[str, ResumedTrial] = {}
+    again.max_parallel = read_max_parallel(connection, sweep.job_id)
     # A trial that was resumed before has its own run.json, and is not a waiting trial.
     first = [name for name in ended if name not in sweep.earlier]
     unstarted = [name for name in first if again.waiting.unstarted(sweep.runs[name])]
+    done: dict[str, ResumedTrial] = dict.fromkeys(again.list_taken(set(first) - set(unstarted)))
     if unstarted and _are_capped(connection, listed):
         unstarted = []  # each trial has a separate job
     # A task that failed before its agent started cannot be added to its job again.
@@ -120,7 +122,8 @@ def resume_trials(
             done[name] = err
         on_progress(Progress("resume", "progress", "", len(done), len(ended), "trials"))
 
-    in_parallel(resume, [name for name in ended if name not in unstarted])  # submit these first
+    later = {*unstarted, *done}
+    in_parallel(resume, [name for name in ended if name not in later])  # submit these first
     if unstarted:
         done |= again.requeue(unstarted)
     if MERGE_TASK in sweep.runs and _needs_merge(rows.get(sweep.runs[MERGE_TASK]), done):
@@ -296,6 +299,26 @@ class SweepAgain:
         request = replace(self._request(spec, asked, claim), max_parallel=None)
         return submit_again(self.connection, request, ignore_progress)
 
+    def list_taken(self, names: Collection[str]) -> list[str]:
+        """Return those of the started trials that another client has added to a new job.
+
+        It did so after the document of the waiting trials was read here, and before nodes started
+        them. Their states, which were read in between, are out of date.
+        """
+        known, runs = self.waiting.sweep(self.sweep.group_id), self.sweep.runs
+        waited = [name for name in names if known is not None and runs[name] in known.trials]
+        if known is None or not waited:
+            return []
+        now = WaitingTrialsCache(self.container).sweep(self.sweep.group_id)
+
+        def is_taken(run_id: str) -> bool:
+            if now is not None and run_id in now.trials:
+                return not now.is_same(known, run_id)
+            content = self.container.read(RunPaths(run_id).run)  # all trials have started
+            return content is None or parse_run(content, run_id).job_id != known.job_of(run_id)
+
+        return [name for name in waited if is_taken(runs[name])]
+
     def list_present_tasks(self, run_ids: Iterable[str]) -> frozenset[str]:
         """Return those of the trials with a task in their job, which is still open."""
         trials, by_job = self.waiting.sweep(self.sweep.group_id), dict[str, list[str]]()
@@ -349,12 +372,7 @@ class SweepAgain:
             now = WaitingTrials.parse(content)
             if now is None:
                 return content
-            changed = [
-                run_id
-                for run_id in own
-                if now.document(run_id) == trials.document(run_id)
-                and (run_id in now.cancelled) == (run_id in trials.cancelled)
-            ]
+            changed = [run_id for run_id in own if now.is_same(trials, run_id)]
             queued = now.requeue(changed, changes)
             return queued.to_bytes()
 
