@@ -104,8 +104,9 @@ class WaitingTrials(JsonDocument):
 
     def is_same(self, other: WaitingTrials, run_id: str) -> bool:
         """Return True if a trial waits, or was cancelled, in the same way in both documents."""
-        is_cancelled = run_id in self.cancelled, run_id in other.cancelled
-        return self.document(run_id) == other.document(run_id) and len({*is_cancelled}) == 1
+        if (run_id in self.cancelled) != (run_id in other.cancelled):
+            return False
+        return self.document(run_id) == other.document(run_id)
 
     def job_of(self, run_id: str) -> str:
         """Return the ID of the job with the task of a trial."""

@@ -127,13 +127,12 @@ def _incomplete_state(doing: str, lines: Sequence[str]) -> RunnerError:
 
 def _no_backend(doing: str, backend: str | None) -> RunnerError:
     if backend is None or backend.startswith(("https://", "http://")):
-        service = backend or "its backend"
+        login = f"pulumi login {backend or ''}".rstrip()
         return RunnerError(
             "R-PULUMI-FAILED",
-            f"{doing} the stack failed: Pulumi is not signed in to {service}",
+            f"{doing} the stack failed: Pulumi is not signed in to {backend or 'its backend'}",
             why="PULUMI_ACCESS_TOKEN is not set",
-            fix=f"sign in with `{' '.join(['pulumi login', *([backend] if backend else [])])}`, or "
-            "set PULUMI_ACCESS_TOKEN",
+            fix=f"sign in with `{login}`, or set PULUMI_ACCESS_TOKEN",
         )
     return RunnerError(
         "R-PULUMI-FAILED",

@@ -300,10 +300,10 @@ class SweepAgain:
         return submit_again(self.connection, request, ignore_progress)
 
     def list_taken(self, names: Collection[str]) -> list[str]:
-        """Return those of the started trials that another client has added to a new job.
+        """Return those of these started trials that another client has added to a new job.
 
-        It did so after the document of the waiting trials was read here, and before nodes started
-        them. Their states, which were read in between, are out of date.
+        It added them after this client had read the document of waiting trials, so the states that
+        this client has read may be out of date.
         """
         known, runs = self.waiting.sweep(self.sweep.group_id), self.sweep.runs
         waited = [name for name in names if known is not None and runs[name] in known.trials]
@@ -314,7 +314,8 @@ class SweepAgain:
         def is_taken(run_id: str) -> bool:
             if now is not None and run_id in now.trials:
                 return not now.is_same(known, run_id)
-            content = self.container.read(RunPaths(run_id).run)  # all trials have started
+            # The document is deleted when all trials have started.
+            content = self.container.read(RunPaths(run_id).run)
             return content is None or parse_run(content, run_id).job_id != known.job_of(run_id)
 
         return [name for name in waited if is_taken(runs[name])]
